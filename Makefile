@@ -1,0 +1,60 @@
+# Every target bootstraps itself: git, make and Python 3.11 or later are enough.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+.PHONY: help run test lint format bench docs lock clean
+
+help: ## show this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "botpool needs Python 3.11 or later; set PYTHON=/path/to/python3.11"; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+
+# The package itself is installed in place, by the build backend that the lock pins.
+$(VENV)/run.stamp: requirements/run.txt pyproject.toml | $(BIN)/python
+	@echo "installing botpool into $(VENV) …"
+	$(INSTALL) --require-hashes -r requirements/run.txt
+	$(INSTALL) --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/dev.stamp: requirements/dev.txt $(VENV)/run.stamp
+	@echo "installing what the tests need into $(VENV) …"
+	$(INSTALL) --require-hashes -r requirements/dev.txt
+	@touch $@
+
+run: $(VENV)/run.stamp ## run botpool on its embedded default
+	$(BIN)/botpool migrate
+	$(BIN)/botpool status
+
+test: $(VENV)/dev.stamp lint ## check and test everything
+	$(BIN)/pytest
+
+lint: $(VENV)/dev.stamp ## format, style, types, import rules
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+format: $(VENV)/dev.stamp ## put the code into its format
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(VENV)/dev.stamp ## measure, and write bench/README.md
+	$(BIN)/python -m bench
+
+docs: $(VENV)/dev.stamp ## write the pages of docs/ that come from the code
+	$(BIN)/python -m docs
+
+lock: $(VENV)/dev.stamp ## pin the newest releases that pyproject.toml allows
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --upgrade --generate-hashes \
+	  --no-header --no-annotate --no-emit-index-url pyproject.toml requirements/build.in -o requirements/run.txt
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --upgrade --generate-hashes \
+	  --no-header --no-annotate --no-emit-index-url --extra dev -c requirements/run.txt \
+	  pyproject.toml -o requirements/dev.txt
+
+clean: ## remove what was built
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,115 @@
+"""The commands."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from botpool import __version__
+from botpool.errors import BotpoolError, SetupError
+from botpool.logs import configure_logs
+from botpool.pool import Pool
+from botpool.settings import Settings, load_settings
+from botpool.store import Store, migrate, open_database
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from botpool.models import PoolNumbers
+
+app = typer.Typer(
+    name="botpool",
+    help="Put meeting bots into calls fast. Settings are environment variables: BOTPOOL_…",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command("migrate")
+def migrate_command() -> None:
+    """Bring the database to this botpool's schema, and show what was done.
+
+    Also lets its pools be as the settings say. Safe at any time, and by several at once.
+    """
+    settings = _start()
+    applied = asyncio.run(_migrate(settings))
+    for name in applied:
+        typer.echo(f"applied {name}")
+    if not applied:
+        typer.echo("nothing to do: the database is up to date")
+
+
+async def _migrate(settings: Settings) -> list[str]:
+    async with open_database(settings) as database:
+        applied = await migrate(database)
+        await Pool(Store(database), settings).configure()
+    return applied
+
+
+@app.command()
+def status(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show how many slots each platform has, in which status, and how many bots wait."""
+    settings = _start()
+    numbers = asyncio.run(_numbers(settings))
+    if as_json:
+        typer.echo(json.dumps([dataclasses.asdict(row) for row in numbers], indent=2))
+    else:
+        Console().print(_table(numbers))
+
+
+async def _numbers(settings: Settings) -> list[PoolNumbers]:
+    async with open_database(settings) as database:
+        return await Pool(Store(database), settings).numbers()
+
+
+def _table(numbers: Sequence[PoolNumbers]) -> Table:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    columns = ("total", "idle", "deploying", "busy", "releasing", "error", "queued", "max_size")
+    table.add_column("platform", no_wrap=True)
+    for column in columns:
+        table.add_column(column.removesuffix("_size"), justify="right")
+    for row in numbers:
+        table.add_row(row.platform, *(str(getattr(row, column)) for column in columns))
+    return table
+
+
+def _start() -> Settings:
+    settings = load_settings()
+    configure_logs(settings.log_level, settings.log_format)
+    return settings
+
+
+def main() -> None:
+    """Run the command line. What the operator must mend is one sentence and exit code 2."""
+    try:
+        app()
+    except SetupError as error:
+        typer.echo(f"botpool: {error}", err=True)
+        raise SystemExit(2) from None
+    except BotpoolError as error:
+        typer.echo(f"botpool: {error}", err=True)
+        raise SystemExit(1) from None

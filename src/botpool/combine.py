@@ -1,0 +1,76 @@
+"""Calls that arrive together become one."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from botpool.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class Combiner(Generic[Item, Result]):
+    """Hands items to `run` in batches: whatever arrives while one batch is under way is the next.
+
+    `run` gets items in the order of their arrival and returns a result for each, in that order. A
+    lone caller waits for nobody. A caller that is cancelled gives up its result, not its item: work
+    that has begun is finished. When a batch fails because one of its items can't be met, each is
+    run again on its own, so that only the guilty one fails; any other error reaches all of them.
+    """
+
+    def __init__(
+        self, run: Callable[[Sequence[Item]], Awaitable[Sequence[Result]]], *, most: int = 100
+    ) -> None:
+        self._run = run
+        self._most = most
+        self._waiting: list[tuple[Item, asyncio.Future[Result]]] = []
+        self._worker: asyncio.Task[None] | None = None
+
+    async def __call__(self, item: Item) -> Result:
+        """Run `item` with those that arrive together with it, and return its result."""
+        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        self._waiting.append((item, future))
+        if self._worker is None:
+            self._worker = asyncio.create_task(self._work())
+        return await future
+
+    async def _work(self) -> None:
+        try:
+            while self._waiting:
+                batch, self._waiting = self._waiting[: self._most], self._waiting[self._most :]
+                await self._run_batch(batch)
+        finally:
+            self._worker = None
+
+    async def _run_batch(self, batch: list[tuple[Item, asyncio.Future[Result]]]) -> None:
+        try:
+            results = await self._run([item for item, _ in batch])
+        except InvalidRequest as error:
+            if len(batch) == 1:
+                _fail(batch, error)
+            else:
+                for one in batch:
+                    await self._run_batch([one])
+        except BaseException as error:
+            _fail(batch, error)
+            if not isinstance(error, Exception):
+                raise
+        else:
+            for (_, future), result in zip(batch, results, strict=True):
+                if not future.done():
+                    future.set_result(result)
+
+
+def _fail(batch: list[tuple[Item, asyncio.Future[Result]]], error: BaseException) -> None:
+    for _, future in batch:
+        if future.done():
+            continue
+        if isinstance(error, asyncio.CancelledError):
+            future.cancel()
+        else:
+            future.set_exception(error)

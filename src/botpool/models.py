@@ -1,0 +1,181 @@
+"""What the pool speaks of: frozen values, as they were in the database when they were read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from botpool.states import BOT_ENDED, BotStatus, FailureCause, Platform, SlotStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
+Json = dict[str, Any]
+
+DEFAULT_PRIORITY = 100
+"""A lower number is served first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewBot:
+    """A request to be in one meeting."""
+
+    platform: Platform
+    meeting_url: str
+    bot_display_name: str
+    queue_timeout_ms: int
+    priority: int = DEFAULT_PRIORITY
+    correlation_id: str | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bot:
+    """One request to be in one meeting, from creation to its end.
+
+    `slot_name` and `container_ref` tell where it last ran; they stay after the release.
+    """
+
+    id: int
+    platform: Platform
+    meeting_url: str
+    bot_display_name: str
+    status: BotStatus
+    priority: int
+    queue_timeout_ms: int
+    correlation_id: str
+    metadata: Json
+    config: Json
+    launch_attempts: int
+    slot_name: str | None
+    container_ref: str | None
+    created_at: datetime
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    last_heartbeat: datetime | None = None
+    failure_reason: str | None = None
+    failure_cause: FailureCause | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether it never changes again."""
+        return self.status in BOT_ENDED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreatedBot:
+    """A bot as it was created, and its place in the queue if it has to wait."""
+
+    bot: Bot
+    queue_position: int | None = None
+    estimated_wait_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slot:
+    """A reusable container of one platform, on one engine and one host."""
+
+    id: int
+    platform: Platform
+    number: int
+    slot_name: str
+    engine: str
+    host: str | None
+    image: str | None
+    container_ref: str | None
+    status: SlotStatus
+    assigned_bot_id: int | None
+    lease: int
+    last_used_at: datetime
+    last_assigned_at: datetime
+    last_released_at: datetime | None
+    recovery_attempts: int
+    error_message: str | None
+    deployment_ref: str | None
+    deployment_status: str | None
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueEntry:
+    """A bot that waits for a slot. Position 1 is next."""
+
+    id: int
+    bot_id: int
+    platform: Platform
+    priority: int
+    queued_at: datetime
+    timeout_at: datetime
+    position: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueuePlace:
+    """Where a waiting bot stands. The wait is `None` while no slot was ever given back."""
+
+    position: int
+    estimated_wait_ms: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transition:
+    """One recorded change of a slot or a bot; with `from_status` for `to_status`, a note on it."""
+
+    id: int
+    at: datetime
+    machine: Literal["slot", "bot"]
+    platform: Platform
+    from_status: str | None
+    to_status: str | None
+    slot_id: int | None
+    slot_name: str | None
+    container_ref: str | None
+    lease: int | None
+    bot_id: int | None
+    correlation_id: str | None
+    reason: str
+    details: Json
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How an assignment ends: what becomes of the bot and of its slot.
+
+    A bot heard since `unless_heard_since` is left alone.
+    """
+
+    slot_id: int
+    lease: int
+    bot_status: BotStatus
+    reason: str
+    slot_status: SlotStatus = SlotStatus.RELEASING
+    failure_cause: FailureCause | None = None
+    unless_heard_since: datetime | None = None
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat:
+    """What a heartbeat under the current lease found."""
+
+    slot_id: int
+    lease: int
+    slot_status: SlotStatus
+    bot_status: BotStatus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolNumbers:
+    """How many slots of a platform there are in each status, and how many bots wait for one."""
+
+    platform: Platform
+    max_size: int
+    total: int
+    idle: int
+    deploying: int
+    busy: int
+    releasing: int
+    error: int
+    queued: int

@@ -1,0 +1,399 @@
+"""The pool: who gets which slot, and when it is free again.
+
+Every operation is one short transaction in the database and touches nothing else. Each returns the
+transitions that it wrote, after it has logged them. A write on behalf of an assignment carries its
+lease: under an old one nothing changes and `StaleLease` is raised; the same call twice changes
+nothing the second time and returns an empty list.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, cast
+from uuid import uuid4
+
+from botpool.combine import Combiner
+from botpool.errors import BotNotFound, InvalidRequest, SlotNotFound, StaleLease
+from botpool.logs import log_transitions
+from botpool.models import Bot, CreatedBot, Ending
+from botpool.states import (
+    BOT_ENDED,
+    BOT_RELAUNCHABLE,
+    BotStatus,
+    FailureCause,
+    Platform,
+    SlotStatus,
+    bot_sources,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Sequence
+
+    from botpool.models import (
+        Heartbeat,
+        Json,
+        NewBot,
+        PoolNumbers,
+        QueueEntry,
+        QueuePlace,
+        Slot,
+        Transition,
+    )
+    from botpool.settings import Settings
+    from botpool.store import Store
+
+Lease = tuple[int, int]
+"""A slot's id and the lease of one assignment of it."""
+
+_BATCH = 1000
+
+
+class Pool:
+    """Assigns bots to slots. Safe to share between tasks; any number may work on one database.
+
+    Creations, releases and heartbeats that arrive together are written together.
+    """
+
+    def __init__(self, store: Store, settings: Settings) -> None:
+        self._store = store
+        self._settings = settings
+        self._create_on_idle = {
+            platform: Combiner(self._create_bots_on_idle_slots) for platform in Platform
+        }
+        self._create = {platform: Combiner(self._create_bots) for platform in Platform}
+        self._end = Combiner(self._end_assignments)
+        self._free = {
+            source: Combiner(partial(self._free_slots, source))
+            for source in (SlotStatus.RELEASING, SlotStatus.ERROR)
+        }
+        self._heartbeat = Combiner(self._record_heartbeats)
+
+    async def configure(self) -> None:
+        """Let the pools of the database be as the settings say. Slots that are there stay."""
+        for platform in Platform:
+            await self._store.set_pool(
+                platform,
+                self._settings.max_pool_size,
+                self._settings.engine,
+                self._settings.image(platform),
+            )
+
+    # Bots
+
+    async def create_bot(self, bot: NewBot) -> CreatedBot:
+        """Create a bot on the idle slot least recently used, on a new slot, or in the queue.
+
+        A newcomer never overtakes those who wait. Raises `InvalidRequest` for a queue timeout out
+        of bounds or a value that the database can't hold; then nothing is written.
+        """
+        longest = self._settings.max_queue_timeout_ms
+        if not 0 <= bot.queue_timeout_ms <= longest:
+            raise InvalidRequest(f"The queue timeout must be between 0 and {longest} ms.")
+        created = await self._create_on_idle[bot.platform](bot)
+        return created or await self._create[bot.platform](bot)
+
+    async def _create_bots_on_idle_slots(self, bots: Sequence[NewBot]) -> list[CreatedBot | None]:
+        correlation_ids = [bot.correlation_id or str(uuid4()) for bot in bots]
+        written = await self._store.create_bots_on_idle_slots(bots, correlation_ids)
+        log_transitions(written)
+        created = _created(bots, written)
+        return [*created, *(None for _ in bots[len(created) :])]
+
+    async def _create_bots(self, bots: Sequence[NewBot]) -> list[CreatedBot]:
+        correlation_ids = [bot.correlation_id or str(uuid4()) for bot in bots]
+        written = await self._store.create_bots(bots, correlation_ids)
+        log_transitions(written)
+        return _created(bots, written)
+
+    async def stop_bot(self, bot_id: int, reason: str = "stop requested") -> list[Transition]:
+        """Cancel a bot that waits or deploys, tell one that runs to leave, leave others alone."""
+        written = await self._logged(self._store.stop_bot(bot_id, reason))
+        if not written and await self._store.get_bot(bot_id) is None:
+            raise BotNotFound(f"There is no bot {bot_id}.")
+        return written
+
+    async def expire_queue(self) -> list[Transition]:
+        """End the bots that waited past their deadline: `FATAL`, cause `queue_timeout`."""
+        return await self._logged(self._store.expire_queue(_BATCH))
+
+    async def assign_waiting(self, platform: Platform) -> list[Transition]:
+        """Give what is free to those who wait, growing the pool where it may grow.
+
+        Every change that frees a slot does so itself. This is the safety net behind it.
+        """
+        return await self._logged(self._store.assign_waiting(platform))
+
+    # What is written on behalf of an assignment
+
+    async def advance(
+        self, slot_id: int, lease: int, status: BotStatus, reason: str, details: Json | None = None
+    ) -> list[Transition]:
+        """Record how far a bot has come. It proves that the container runs, so the slot is busy.
+
+        A status that is no step forward from where the bot is changes nothing. One that ends the
+        bot releases its slot.
+        """
+        if status in BOT_ENDED:
+            cause = FailureCause.BOT_FAILED if status is BotStatus.FATAL else None
+            return await self.release(
+                Ending(
+                    slot_id=slot_id,
+                    lease=lease,
+                    bot_status=status,
+                    reason=reason,
+                    failure_cause=cause,
+                    details=details or {},
+                )
+            )
+        sources = bot_sources(status) - {status} if status in _FORWARD else frozenset[BotStatus]()
+        written = await self._logged(
+            self._store.advance_bot(slot_id, lease, status, sources, reason, details or {})
+        )
+        if not written:
+            await self._check_lease(slot_id, lease, assigned=True)
+        return written
+
+    async def heartbeat(self, slot_id: int, lease: int) -> Heartbeat:
+        """Note that the bot of this lease lives, and return how it stands."""
+        found = await self._heartbeat((slot_id, lease))
+        if found is None:
+            await self._check_lease(slot_id, lease, assigned=True)
+            raise StaleLease
+        if found.slot_status is SlotStatus.DEPLOYING:
+            await self.advance(slot_id, lease, BotStatus.JOINING_CALL, "first heartbeat")
+        return found
+
+    async def release(self, ending: Ending) -> list[Transition]:
+        """End an assignment: the bot takes its last status, the slot is `releasing` or `error`.
+
+        A bot that had ended before keeps the status that it had.
+        """
+        written = await self._end(ending)
+        if not written:
+            await self._check_lease(ending.slot_id, ending.lease)
+        return written
+
+    async def release_silent(self, slot: Slot, threshold_ms: int) -> list[Transition]:
+        """End the assignment of a slot, unless its bot was heard within this time."""
+        now = await self._store.now()
+        threshold = timedelta(milliseconds=threshold_ms)
+        return await self.release(
+            Ending(
+                slot_id=slot.id,
+                lease=slot.lease,
+                bot_status=BotStatus.FATAL,
+                failure_cause=FailureCause.HEARTBEAT_LOST,
+                reason=f"no heartbeat for {threshold_ms} ms",
+                unless_heard_since=now - threshold,
+                details={"thresholdMs": threshold_ms},
+            )
+        )
+
+    async def mark_error(
+        self, slot_id: int, lease: int, cause: FailureCause, reason: str
+    ) -> list[Transition]:
+        """Put a slot into `error`.
+
+        A bot that was not in its call yet, and has launches left, goes back to its place in the
+        queue and on to the next free slot; any other is `FATAL`.
+        """
+        written = await self._logged(
+            self._store.relaunch_bot(
+                slot_id, lease, reason, BOT_RELAUNCHABLE, self._settings.max_launch_attempts
+            )
+        )
+        if not written:
+            written = await self._end(
+                Ending(
+                    slot_id=slot_id,
+                    lease=lease,
+                    bot_status=BotStatus.FATAL,
+                    slot_status=SlotStatus.ERROR,
+                    failure_cause=cause,
+                    reason=reason,
+                )
+            )
+        if not written:
+            written = await self._logged(self._store.fail_slot(slot_id, lease, reason))
+        if not written:
+            await self._check_lease(slot_id, lease)
+        return written
+
+    async def record_container(
+        self, slot_id: int, lease: int, container_ref: str, *, host: str | None, attempt: int
+    ) -> list[Transition]:
+        """Note which container a slot has now: the old and the new reference, and the attempt."""
+        written = await self._logged(
+            self._store.record_container(slot_id, lease, container_ref, host, attempt)
+        )
+        if not written:
+            await self._check_lease(slot_id, lease)
+        return written
+
+    async def record_deployment(
+        self, slot_id: int, lease: int, deployment_ref: str, status: str
+    ) -> list[Transition]:
+        """Note which deployment brings the slot's container up, and its status."""
+        written = await self._logged(
+            self._store.record_deployment(slot_id, lease, deployment_ref, status)
+        )
+        if not written:
+            await self._check_lease(slot_id, lease, assigned=True)
+        return written
+
+    # What is written when nobody holds the slot
+
+    async def free(self, slot_id: int, lease: int) -> list[Transition]:
+        """Make a slot idle: its container is proved stopped. The first who waits has it at once."""
+        return await self._freed(SlotStatus.RELEASING, slot_id, lease)
+
+    async def recover(self, slot_id: int, lease: int) -> list[Transition]:
+        """Make a slot idle that was in `error` and is well again, as `free` does."""
+        return await self._freed(SlotStatus.ERROR, slot_id, lease)
+
+    async def delete_slot(self, slot_id: int, lease: int, reason: str) -> list[Transition]:
+        """Delete a slot that is in `error`. Its name, and room for another, are free at once."""
+        written = await self._logged(self._store.delete_slot(slot_id, lease, reason))
+        if not written:
+            await self._check_lease(slot_id, lease)
+        return written
+
+    async def prune(self) -> int:
+        """Forget bots and transitions older than the retention, and return how many."""
+        before = await self._store.now() - timedelta(days=self._settings.retention_days)
+        pruned = await self._store.prune_transitions(before)
+        while count := await self._store.prune_bots(before, _BATCH):
+            pruned += count
+        return pruned
+
+    # Look-ups
+
+    async def get_bot(self, bot_id: int) -> Bot:
+        """One bot. Raises `BotNotFound`."""
+        bot = await self._store.get_bot(bot_id)
+        if bot is None:
+            raise BotNotFound(f"There is no bot {bot_id}.")
+        return bot
+
+    async def get_slot(self, slot_id: int) -> Slot:
+        """One slot. Raises `SlotNotFound`."""
+        slot = await self._store.get_slot(slot_id)
+        if slot is None:
+            raise SlotNotFound(f"There is no slot {slot_id}.")
+        return slot
+
+    async def slot_of_bot(self, bot_id: int) -> Slot | None:
+        """The slot that a bot is on now."""
+        return await self._store.get_slot_of_bot(bot_id)
+
+    async def bot_of_container(self, container_ref: str) -> Bot | None:
+        """The bot that a container serves now; after the release, the one that it served last."""
+        return await self._store.get_bot_of_container(container_ref)
+
+    async def queue_place(self, bot_id: int) -> QueuePlace | None:
+        """Where a waiting bot stands in the queue of its platform."""
+        return await self._store.get_queue_place(bot_id)
+
+    async def queue(self, platform: Platform) -> list[QueueEntry]:
+        """The bots that wait for a slot of a platform, in the order in which they will get one."""
+        return await self._store.list_queue(platform)
+
+    async def slots(self) -> list[Slot]:
+        """Every slot, by name."""
+        return await self._store.list_slots()
+
+    async def numbers(self) -> list[PoolNumbers]:
+        """How each platform's pool stands."""
+        return await self._store.pool_numbers()
+
+    async def timeline(self, bot_id: int) -> list[Transition]:
+        """What happened to a bot and to the slots that it was on, in order."""
+        return await self._store.timeline(bot_id)
+
+    # Inside
+
+    async def _logged(self, change: Awaitable[list[Transition]]) -> list[Transition]:
+        written = await change
+        log_transitions(written)
+        return written
+
+    async def _check_lease(self, slot_id: int, lease: int, *, assigned: bool = False) -> None:
+        """Raise unless the lease is the current one and, if asked, its assignment not over."""
+        slot = await self.get_slot(slot_id)
+        if slot.lease != lease:
+            raise StaleLease(f"Lease {lease} of {slot.slot_name} is over: it is at {slot.lease}.")
+        if assigned and slot.assigned_bot_id is None:
+            raise StaleLease(f"Lease {lease} of {slot.slot_name} is over: it is {slot.status}.")
+
+    async def _end_assignments(self, endings: Sequence[Ending]) -> list[list[Transition]]:
+        # Of two that end the same assignment, the first one counts.
+        first = {(ending.slot_id, ending.lease): ending for ending in reversed(endings)}
+        written = await self._logged(self._store.end_assignments(list(first.values())))
+        of_slot = _by_slot(written)
+        return [
+            of_slot.get(ending.slot_id, []) if first[ending.slot_id, ending.lease] is ending else []
+            for ending in endings
+        ]
+
+    async def _freed(self, source: SlotStatus, slot_id: int, lease: int) -> list[Transition]:
+        written = await self._free[source]((slot_id, lease))
+        if not written:
+            await self._check_lease(slot_id, lease)
+        return written
+
+    async def _free_slots(
+        self, source: SlotStatus, leases: Sequence[Lease]
+    ) -> list[list[Transition]]:
+        reason = "container stopped" if source is SlotStatus.RELEASING else "recovered"
+        of_slot = _by_slot(await self._logged(self._store.free_slots(leases, source, reason)))
+        return [of_slot.pop(slot_id, []) for slot_id, _ in leases]
+
+    async def _record_heartbeats(self, leases: Sequence[Lease]) -> list[Heartbeat | None]:
+        found = {
+            (beat.slot_id, beat.lease): beat for beat in await self._store.record_heartbeats(leases)
+        }
+        return [found.get(lease) for lease in leases]
+
+
+_FORWARD = frozenset(
+    {BotStatus.JOINING_CALL, BotStatus.IN_WAITING_ROOM, BotStatus.IN_CALL, BotStatus.LEAVING}
+)
+"""What a bot can say of itself, short of its end."""
+
+
+def _by_slot(written: Sequence[Transition]) -> dict[int, list[Transition]]:
+    of_slot: dict[int, list[Transition]] = {}
+    for transition in written:
+        if transition.slot_id is not None:
+            of_slot.setdefault(transition.slot_id, []).append(transition)
+    return of_slot
+
+
+def _created(bots: Sequence[NewBot], written: Sequence[Transition]) -> list[CreatedBot]:
+    """The first of `bots`, as the transitions say that they were created, in order."""
+    births = [t for t in written if t.machine == "bot" and t.from_status is None]
+    return [_created_bot(bot, birth) for bot, birth in zip(bots, births, strict=False)]
+
+
+def _created_bot(bot: NewBot, birth: Transition) -> CreatedBot:
+    return CreatedBot(
+        bot=Bot(
+            id=cast("int", birth.bot_id),
+            platform=bot.platform,
+            meeting_url=bot.meeting_url,
+            bot_display_name=bot.bot_display_name,
+            status=BotStatus(cast("str", birth.to_status)),
+            priority=bot.priority,
+            queue_timeout_ms=bot.queue_timeout_ms,
+            correlation_id=cast("str", birth.correlation_id),
+            metadata=dict(bot.metadata),
+            config=dict(bot.config),
+            launch_attempts=0 if birth.slot_id is None else 1,
+            slot_name=birth.slot_name,
+            container_ref=birth.container_ref,
+            created_at=birth.at,
+        ),
+        queue_position=birth.details.get("queuePosition"),
+        estimated_wait_ms=birth.details.get("estimatedWaitMs"),
+    )

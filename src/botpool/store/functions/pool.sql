@@ -1,0 +1,432 @@
+-- The pool's operations that must take a lock before they look.
+--
+-- Why functions: a statement sees the database as it was when the statement began, so one that
+-- waits for a lock and then counts slots counts those of before the wait. Inside a function every
+-- statement looks anew, and lock, look and write are still one round trip and one transaction.
+--
+-- The platform's advisory lock keeps two things apart: bots that join the queue (exclusive), and
+-- slots that become idle (shared, so they don't wait for each other). Without it a bot could join
+-- the queue while a slot becomes idle, neither seeing the other, and wait beside a free slot.
+-- Taking an idle slot needs no lock: where a slot is idle, nobody waits.
+--
+-- Row locks are always taken in this order: slot, queue entry, bot.
+--
+-- Every function that changes something returns the rows that it wrote to transitions.
+
+CREATE OR REPLACE FUNCTION platform_lock(p_platform text) RETURNS bigint LANGUAGE sql IMMUTABLE
+    AS $$ SELECT hashtextextended('botpool/' || p_platform, 0) $$;
+
+CREATE OR REPLACE FUNCTION slot_name(p_platform text, p_number integer) RETURNS text
+    LANGUAGE sql IMMUTABLE
+    AS $$ SELECT format('pool-%s-%s%s', p_platform, repeat('0', 3 - length(p_number::text)), p_number) $$;
+
+CREATE OR REPLACE FUNCTION milliseconds(p_interval interval) RETURNS bigint LANGUAGE sql IMMUTABLE
+    AS $$ SELECT (extract(epoch FROM p_interval) * 1000)::bigint $$;
+
+-- Whether a bot waits for a slot of this platform and may still have one. The order is there for the
+-- planner: it makes it look at one entry of the index, where EXISTS makes it read other platforms'.
+CREATE OR REPLACE FUNCTION somebody_waits(p_platform text, p_now timestamptz) RETURNS boolean
+    LANGUAGE sql STABLE AS $$
+    SELECT (
+        SELECT id FROM bot_pool_queue
+        WHERE platform = p_platform AND timeout_at > p_now
+        ORDER BY priority, queued_at, id
+        LIMIT 1
+    ) IS NOT NULL
+$$;
+
+-- How long the bot at this position will wait: every slot of the platform becomes free once in the
+-- time that slots were lately occupied, so one does every share of it. NULL while nothing is known.
+CREATE OR REPLACE FUNCTION estimated_wait_ms(p_platform text, p_position bigint) RETURNS bigint
+    LANGUAGE sql STABLE AS $$
+    SELECT ceil(p_position * avg(occupied_ms) / nullif((
+        SELECT size - (
+            SELECT count(*) FROM bot_pool_slots WHERE platform = p_platform AND status = 'error'
+        )
+        FROM pools WHERE platform = p_platform
+    ), 0))::bigint
+    FROM (
+        SELECT (details ->> 'occupiedMs')::bigint AS occupied_ms
+        FROM transitions
+        WHERE platform = p_platform
+            AND machine = 'slot' AND from_status = 'releasing' AND to_status = 'idle'
+        ORDER BY id DESC
+        LIMIT 100
+    ) recent
+$$;
+
+-- The slot that a bot of this platform can have now: the idle one least recently used, or, where
+-- the pool may grow, one that isn't there yet (its id is NULL) with the first name that is free.
+-- No row: none. To grow, the caller holds the platform's lock.
+CREATE OR REPLACE FUNCTION free_slot(p_platform text, p_grow boolean) RETURNS SETOF bot_pool_slots
+    LANGUAGE plpgsql AS $$
+DECLARE
+    v_pool pools;
+BEGIN
+    RETURN QUERY
+    SELECT * FROM bot_pool_slots
+    WHERE platform = p_platform AND status = 'idle'
+    ORDER BY last_used_at, id
+    LIMIT 1
+    FOR NO KEY UPDATE SKIP LOCKED;
+
+    IF NOT FOUND AND p_grow THEN
+        SELECT * INTO v_pool FROM pools WHERE platform = p_platform;
+        IF v_pool.size < v_pool.max_size THEN
+            RETURN QUERY
+            SELECT (jsonb_populate_record(NULL::bot_pool_slots, jsonb_build_object(
+                'number', n, 'slot_name', slot_name(p_platform, n)
+            ))).*
+            FROM generate_series(1, v_pool.max_size) n
+            WHERE NOT EXISTS (
+                SELECT FROM bot_pool_slots WHERE platform = p_platform AND number = n
+            )
+            ORDER BY n
+            LIMIT 1;
+        END IF;
+    END IF;
+END $$;
+
+-- Put a bot on the slot that free_slot gave, under a new lease. The bot's own row says already that
+-- it is DEPLOYING; p_from is what it was before.
+CREATE OR REPLACE FUNCTION occupy_slot(
+    p_slot bot_pool_slots, p_bot bots, p_from text, p_now timestamptz
+) RETURNS SETOF transitions LANGUAGE plpgsql AS $$
+DECLARE
+    v_slot bot_pool_slots;
+BEGIN
+    IF p_slot.id IS NULL THEN
+        INSERT INTO bot_pool_slots (
+            platform, number, slot_name, engine, image,
+            status, assigned_bot_id, lease, last_used_at, last_assigned_at, created_at
+        )
+        SELECT
+            p_bot.platform, p_slot.number, p_slot.slot_name, engine, image,
+            'deploying', p_bot.id, 1, p_now, p_now, p_now
+        FROM pools WHERE platform = p_bot.platform
+        RETURNING * INTO v_slot;
+    ELSE
+        UPDATE bot_pool_slots
+        SET status = 'deploying', assigned_bot_id = p_bot.id, lease = lease + 1,
+            last_used_at = p_now, last_assigned_at = p_now,
+            error_message = NULL, deployment_ref = NULL, deployment_status = NULL
+        WHERE id = p_slot.id
+        RETURNING * INTO v_slot;
+    END IF;
+
+    RETURN QUERY
+    INSERT INTO transitions (
+        at, machine, platform, from_status, to_status,
+        slot_id, slot_name, container_ref, lease, bot_id, correlation_id, reason
+    )
+    SELECT
+        p_now, machine, v_slot.platform, from_status, to_status,
+        v_slot.id, v_slot.slot_name, v_slot.container_ref, v_slot.lease,
+        p_bot.id, p_bot.correlation_id,
+        CASE WHEN p_slot.id IS NULL THEN 'assigned to a new slot' ELSE 'assigned to an idle slot' END
+    FROM (
+        VALUES
+            ('slot', p_slot.status, 'deploying'),
+            ('bot', p_from, 'DEPLOYING')
+    ) step (machine, from_status, to_status)
+    RETURNING *;
+END $$;
+
+-- Give the platform's free slots to its waiting bots, in the order of the queue. The caller holds
+-- the platform's lock: shared, or to grow, exclusive. The slot is taken before the entry: an entry
+-- that was locked and then not served would be passed over by somebody who has a slot for it.
+CREATE OR REPLACE FUNCTION serve_queue(p_platform text, p_grow boolean) RETURNS SETOF transitions
+    LANGUAGE plpgsql AS $$
+DECLARE
+    v_now timestamptz := botpool_now();
+    v_slot bot_pool_slots;
+    v_bot_id bigint;
+    v_bot bots;
+BEGIN
+    WHILE somebody_waits(p_platform, v_now) LOOP
+        SELECT * INTO v_slot FROM free_slot(p_platform, p_grow);
+        EXIT WHEN NOT FOUND;
+
+        DELETE FROM bot_pool_queue
+        WHERE id = (
+            SELECT id FROM bot_pool_queue
+            WHERE platform = p_platform AND timeout_at > v_now
+            ORDER BY priority, queued_at, id
+            LIMIT 1
+            FOR NO KEY UPDATE SKIP LOCKED
+        )
+        RETURNING bot_id INTO v_bot_id;
+        EXIT WHEN NOT FOUND;
+
+        UPDATE bots
+        SET status = 'DEPLOYING', launch_attempts = launch_attempts + 1,
+            slot_name = v_slot.slot_name, container_ref = v_slot.container_ref
+        WHERE id = v_bot_id
+        RETURNING * INTO v_bot;
+
+        RETURN QUERY SELECT * FROM occupy_slot(v_slot, v_bot, 'QUEUED', v_now);
+    END LOOP;
+END $$;
+
+-- Let a bot, whose row says QUEUED already, wait. p_since is the time that its place counts from.
+CREATE OR REPLACE FUNCTION enqueue(
+    p_bot bots, p_from text, p_since timestamptz, p_now timestamptz, p_reason text
+) RETURNS SETOF transitions LANGUAGE plpgsql AS $$
+DECLARE
+    v_entry bot_pool_queue;
+    v_position bigint;
+BEGIN
+    INSERT INTO bot_pool_queue (bot_id, platform, priority, queued_at, timeout_at)
+    VALUES (
+        p_bot.id, p_bot.platform, p_bot.priority, p_since,
+        p_now + p_bot.queue_timeout_ms * interval '1 millisecond'
+    )
+    RETURNING * INTO v_entry;
+
+    SELECT count(*) INTO v_position FROM bot_pool_queue
+    WHERE platform = v_entry.platform
+        AND (priority, queued_at, id) <= (v_entry.priority, v_entry.queued_at, v_entry.id);
+
+    RETURN QUERY
+    INSERT INTO transitions (
+        at, machine, platform, from_status, to_status, bot_id, correlation_id, reason, details
+    )
+    VALUES (
+        p_now, 'bot', p_bot.platform, p_from, 'QUEUED', p_bot.id, p_bot.correlation_id, p_reason,
+        jsonb_strip_nulls(jsonb_build_object(
+            'queuePosition', v_position,
+            'estimatedWaitMs', estimated_wait_ms(p_bot.platform, v_position),
+            'timeoutAt', v_entry.timeout_at
+        ))
+    )
+    RETURNING *;
+END $$;
+
+-- Create bots of a platform, in this order, when no idle slot was there for the taking: serve those
+-- who wait already, then let each take an idle slot, or grow the pool, or wait.
+CREATE OR REPLACE FUNCTION create_bots(
+    p_platform text, p_meeting_urls text[], p_bot_display_names text[], p_priorities integer[],
+    p_queue_timeouts_ms integer[], p_correlation_ids text[], p_metadata jsonb[], p_configs jsonb[]
+) RETURNS SETOF transitions LANGUAGE plpgsql AS $$
+DECLARE
+    v_now timestamptz;
+    v_slot bot_pool_slots;
+    v_bot bots;
+BEGIN
+    PERFORM pg_advisory_xact_lock(platform_lock(p_platform));
+    RETURN QUERY SELECT * FROM serve_queue(p_platform, true);
+
+    FOR i IN 1 .. cardinality(p_meeting_urls) LOOP
+        v_now := botpool_now();
+        v_slot := NULL;
+        IF NOT somebody_waits(p_platform, v_now) THEN
+            SELECT * INTO v_slot FROM free_slot(p_platform, true);
+        END IF;
+
+        INSERT INTO bots (
+            platform, meeting_url, bot_display_name, status, priority, queue_timeout_ms,
+            correlation_id, metadata, config, launch_attempts, slot_name, container_ref, created_at
+        )
+        VALUES (
+            p_platform, p_meeting_urls[i], p_bot_display_names[i],
+            CASE WHEN v_slot.slot_name IS NULL THEN 'QUEUED' ELSE 'DEPLOYING' END,
+            p_priorities[i], p_queue_timeouts_ms[i], p_correlation_ids[i], p_metadata[i], p_configs[i],
+            CASE WHEN v_slot.slot_name IS NULL THEN 0 ELSE 1 END,
+            v_slot.slot_name, v_slot.container_ref, v_now
+        )
+        RETURNING * INTO v_bot;
+
+        IF v_bot.status = 'QUEUED' THEN
+            RETURN QUERY SELECT * FROM enqueue(v_bot, NULL, v_now, v_now, 'every slot is taken');
+        ELSE
+            RETURN QUERY SELECT * FROM occupy_slot(v_slot, v_bot, NULL, v_now);
+        END IF;
+    END LOOP;
+END $$;
+
+-- Slots whose container is proved stopped become idle, and go to the bots that wait for them.
+-- p_from is 'releasing', or 'error' for slots that are well again. An old lease frees nothing.
+CREATE OR REPLACE FUNCTION free_slots(
+    p_slot_ids bigint[], p_leases bigint[], p_from text, p_reason text
+) RETURNS SETOF transitions LANGUAGE plpgsql AS $$
+DECLARE
+    v_now timestamptz;
+    v_platforms text[];
+    v_platform text;
+BEGIN
+    SELECT array_agg(DISTINCT platform ORDER BY platform) INTO v_platforms
+    FROM bot_pool_slots WHERE id = ANY (p_slot_ids);
+    FOREACH v_platform IN ARRAY coalesce(v_platforms, '{}') LOOP
+        PERFORM pg_advisory_xact_lock_shared(platform_lock(v_platform));
+    END LOOP;
+
+    v_now := botpool_now();
+    RETURN QUERY
+    WITH freed AS (
+        UPDATE bot_pool_slots s
+        SET status = 'idle', recovery_attempts = 0, error_message = NULL
+        FROM unnest(p_slot_ids, p_leases) AS asked (slot_id, lease)
+        WHERE s.id = asked.slot_id AND s.lease = asked.lease AND s.status = p_from
+        RETURNING s.*
+    )
+    INSERT INTO transitions (
+        at, machine, platform, from_status, to_status,
+        slot_id, slot_name, container_ref, lease, reason, details
+    )
+    SELECT
+        v_now, 'slot', platform, p_from, 'idle', id, slot_name, container_ref, lease, p_reason,
+        jsonb_build_object('occupiedMs', milliseconds(v_now - last_assigned_at))
+    FROM freed
+    RETURNING *;
+
+    FOREACH v_platform IN ARRAY coalesce(v_platforms, '{}') LOOP
+        RETURN QUERY SELECT * FROM serve_queue(v_platform, false);
+    END LOOP;
+END $$;
+
+-- Put the bot of a slot back into the queue, at the place that its creation gave it, and on to the
+-- next free slot if there is one. Its old slot is in error. Nothing happens under an old lease, when
+-- the bot has been in its call, or when it was launched p_max_attempts times.
+CREATE OR REPLACE FUNCTION relaunch_bot(
+    p_slot_id bigint, p_lease bigint, p_reason text, p_relaunchable text[], p_max_attempts integer
+) RETURNS SETOF transitions LANGUAGE plpgsql AS $$
+DECLARE
+    v_now timestamptz;
+    v_slot bot_pool_slots;
+    v_bot bots;
+    v_from text;
+BEGIN
+    PERFORM pg_advisory_xact_lock(platform_lock(platform)) FROM bot_pool_slots WHERE id = p_slot_id;
+
+    SELECT * INTO v_slot FROM bot_pool_slots
+    WHERE id = p_slot_id AND lease = p_lease AND assigned_bot_id IS NOT NULL
+    FOR NO KEY UPDATE;
+    IF NOT FOUND THEN RETURN; END IF;
+    SELECT status INTO v_from FROM bots
+    WHERE id = v_slot.assigned_bot_id
+        AND status = ANY (p_relaunchable) AND launch_attempts < p_max_attempts
+    FOR NO KEY UPDATE;
+    IF NOT FOUND THEN RETURN; END IF;
+
+    v_now := botpool_now();
+    UPDATE bot_pool_slots
+    SET status = 'error', error_message = p_reason, assigned_bot_id = NULL, last_released_at = v_now
+    WHERE id = v_slot.id;
+    UPDATE bots SET status = 'QUEUED', started_at = NULL, last_heartbeat = NULL
+    WHERE id = v_slot.assigned_bot_id
+    RETURNING * INTO v_bot;
+
+    RETURN QUERY
+    INSERT INTO transitions (
+        at, machine, platform, from_status, to_status,
+        slot_id, slot_name, container_ref, lease, bot_id, correlation_id, reason, details
+    )
+    VALUES (
+        v_now, 'slot', v_slot.platform, v_slot.status, 'error',
+        v_slot.id, v_slot.slot_name, v_slot.container_ref, v_slot.lease,
+        v_bot.id, v_bot.correlation_id, p_reason,
+        jsonb_build_object(
+            'botStatus', v_bot.status,
+            'heldMs', milliseconds(v_now - v_slot.last_assigned_at),
+            'launchAttempts', v_bot.launch_attempts
+        )
+    )
+    RETURNING *;
+    RETURN QUERY SELECT * FROM enqueue(v_bot, v_from, v_bot.created_at, v_now, p_reason);
+    RETURN QUERY SELECT * FROM serve_queue(v_slot.platform, true);
+END $$;
+
+-- Delete a slot that is in error. Its name is free, and those who wait may have a new slot for it.
+CREATE OR REPLACE FUNCTION delete_slot(p_slot_id bigint, p_lease bigint, p_reason text)
+    RETURNS SETOF transitions LANGUAGE plpgsql AS $$
+DECLARE
+    v_slot bot_pool_slots;
+BEGIN
+    PERFORM pg_advisory_xact_lock(platform_lock(platform)) FROM bot_pool_slots WHERE id = p_slot_id;
+    DELETE FROM bot_pool_slots WHERE id = p_slot_id AND lease = p_lease AND status = 'error'
+    RETURNING * INTO v_slot;
+    IF NOT FOUND THEN RETURN; END IF;
+
+    RETURN QUERY
+    INSERT INTO transitions (
+        at, machine, platform, from_status, to_status,
+        slot_id, slot_name, container_ref, lease, reason, details
+    )
+    VALUES (
+        botpool_now(), 'slot', v_slot.platform, 'error', NULL,
+        v_slot.id, v_slot.slot_name, v_slot.container_ref, v_slot.lease, p_reason,
+        jsonb_build_object('recoveryAttempts', v_slot.recovery_attempts)
+    )
+    RETURNING *;
+    RETURN QUERY SELECT * FROM serve_queue(v_slot.platform, true);
+END $$;
+
+-- Give what is free to those who wait. Every change that frees a slot does so itself; this is for
+-- what no change tells of: one that was killed between two locks, or a maximum that was raised.
+CREATE OR REPLACE FUNCTION assign_waiting(p_platform text) RETURNS SETOF transitions
+    LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pg_advisory_xact_lock(platform_lock(p_platform));
+    RETURN QUERY SELECT * FROM serve_queue(p_platform, true);
+END $$;
+
+-- Stop a bot on request: one that waits or deploys is cancelled, and its slot released; one whose
+-- container runs is told to leave. One that leaves already, or has ended, stays as it is.
+CREATE OR REPLACE FUNCTION stop_bot(p_bot_id bigint, p_reason text) RETURNS SETOF transitions
+    LANGUAGE plpgsql AS $$
+DECLARE
+    v_now timestamptz := botpool_now();
+    v_waited boolean;
+    v_slot bot_pool_slots;
+    v_bot bots;
+    v_from text;
+BEGIN
+    LOOP
+        -- Who has locked the bot's place is the only one who moves it.
+        DELETE FROM bot_pool_queue WHERE bot_id = p_bot_id;
+        v_waited := FOUND;
+        SELECT * INTO v_slot FROM bot_pool_slots WHERE assigned_bot_id = p_bot_id FOR NO KEY UPDATE;
+        SELECT * INTO v_bot FROM bots WHERE id = p_bot_id;
+        IF NOT FOUND OR v_bot.ended_at IS NOT NULL OR v_bot.status = 'LEAVING' THEN RETURN; END IF;
+        EXIT WHEN v_waited OR v_slot.id IS NOT NULL OR v_bot.status = 'PENDING';
+        -- It went from the one place to the other between the two looks: look again.
+    END LOOP;
+
+    v_from := v_bot.status;
+    UPDATE bots
+    SET status = CASE WHEN v_from IN ('PENDING', 'QUEUED', 'DEPLOYING') THEN 'CANCELLED' ELSE 'LEAVING' END,
+        ended_at = CASE WHEN v_from IN ('PENDING', 'QUEUED', 'DEPLOYING') THEN v_now END
+    WHERE id = p_bot_id
+    RETURNING * INTO v_bot;
+
+    IF v_slot.id IS NOT NULL AND v_bot.ended_at IS NOT NULL THEN
+        UPDATE bot_pool_slots
+        SET status = 'releasing', assigned_bot_id = NULL, last_released_at = v_now
+        WHERE id = v_slot.id;
+        RETURN QUERY
+        INSERT INTO transitions (
+            at, machine, platform, from_status, to_status,
+            slot_id, slot_name, container_ref, lease, bot_id, correlation_id, reason, details
+        )
+        VALUES (
+            v_now, 'slot', v_slot.platform, v_slot.status, 'releasing',
+            v_slot.id, v_slot.slot_name, v_slot.container_ref, v_slot.lease,
+            v_bot.id, v_bot.correlation_id, p_reason,
+            jsonb_build_object(
+                'botStatus', v_bot.status, 'heldMs', milliseconds(v_now - v_slot.last_assigned_at)
+            )
+        )
+        RETURNING *;
+    END IF;
+    RETURN QUERY
+    INSERT INTO transitions (
+        at, machine, platform, from_status, to_status,
+        slot_id, slot_name, container_ref, lease, bot_id, correlation_id, reason
+    )
+    VALUES (
+        v_now, 'bot', v_bot.platform, v_from, v_bot.status,
+        v_slot.id, v_slot.slot_name, v_slot.container_ref, v_slot.lease,
+        v_bot.id, v_bot.correlation_id, p_reason
+    )
+    RETURNING *;
+END $$;

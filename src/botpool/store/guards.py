@@ -1,0 +1,54 @@
+"""The database's own guards, made from the state machines in `botpool.states`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from botpool.states import BOT_HOLDS_SLOT, BOT_STEPS, SLOT_STEPS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from collections.abc import Set as AbstractSet
+
+Status = TypeVar("Status", bound=str)
+
+
+def _literals(values: Iterable[str]) -> str:
+    return ", ".join(f"'{value}'" for value in sorted(values))
+
+
+def _step_triggers(table: str, steps: Mapping[Status | None, AbstractSet[Status | None]]) -> str:
+    """Triggers on `table` that refuse every step that isn't in `steps`.
+
+    The list stands in the trigger's WHEN: an allowed step costs a comparison, and no call.
+    """
+    first = _literals(status for status in steps[None] if status)
+    last = _literals(status for status, targets in steps.items() if status and None in targets)
+    pairs = ",\n        ".join(
+        f"('{source}', '{target}')"
+        for source, targets in steps.items()
+        for target in sorted(status for status in targets if status)
+        if source
+    )
+    return f"""
+CREATE OR REPLACE TRIGGER {table}_first_step BEFORE INSERT ON {table}
+    FOR EACH ROW WHEN (NEW.status NOT IN ({first}))
+    EXECUTE FUNCTION refuse_step();
+CREATE OR REPLACE TRIGGER {table}_step BEFORE UPDATE OF status ON {table}
+    FOR EACH ROW WHEN (OLD.status <> NEW.status AND (OLD.status, NEW.status) NOT IN (
+        {pairs}))
+    EXECUTE FUNCTION refuse_step();
+CREATE OR REPLACE TRIGGER {table}_last_step BEFORE DELETE ON {table}
+    FOR EACH ROW WHEN (OLD.status NOT IN ({last}))
+    EXECUTE FUNCTION refuse_step();
+"""
+
+
+def guards() -> str:
+    """The statements that put the guards of both state machines into the database."""
+    return f"""
+CREATE OR REPLACE FUNCTION bot_holds_slot() RETURNS text[] LANGUAGE sql IMMUTABLE
+    AS $$ SELECT ARRAY[{_literals(BOT_HOLDS_SLOT)}] $$;
+{_step_triggers("bot_pool_slots", SLOT_STEPS)}
+{_step_triggers("bots", BOT_STEPS)}
+"""

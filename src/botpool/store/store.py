@@ -1,0 +1,263 @@
+"""One method a query: arguments in, frozen values out. Nothing is decided here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from botpool.models import (
+    Bot,
+    Heartbeat,
+    PoolNumbers,
+    QueueEntry,
+    QueuePlace,
+    Slot,
+    Transition,
+)
+from botpool.states import BotStatus, FailureCause, Platform, SlotStatus
+from botpool.store.queries import QUERIES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from datetime import datetime
+
+    import asyncpg
+
+    from botpool.models import Ending, Json, NewBot
+    from botpool.store.database import Database
+
+
+def _transition(row: asyncpg.Record) -> Transition:
+    return Transition(**{**row, "platform": Platform(row["platform"])})
+
+
+def _bot(row: asyncpg.Record) -> Bot:
+    cause = row["failure_cause"]
+    return Bot(
+        **{
+            **row,
+            "platform": Platform(row["platform"]),
+            "status": BotStatus(row["status"]),
+            "failure_cause": cause and FailureCause(cause),
+        }
+    )
+
+
+def _slot(row: asyncpg.Record) -> Slot:
+    return Slot(
+        **{**row, "platform": Platform(row["platform"]), "status": SlotStatus(row["status"])}
+    )
+
+
+def _creation_arguments(
+    bots: Sequence[NewBot], correlation_ids: Sequence[str]
+) -> tuple[object, ...]:
+    return (
+        bots[0].platform,
+        [bot.meeting_url for bot in bots],
+        [bot.bot_display_name for bot in bots],
+        [bot.priority for bot in bots],
+        [bot.queue_timeout_ms for bot in bots],
+        correlation_ids,
+        [bot.metadata for bot in bots],
+        [bot.config for bot in bots],
+    )
+
+
+class Store:
+    """The queries of sql/. Those that change something return the transitions that they wrote."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def _change(self, query: str, *args: object) -> list[Transition]:
+        return [_transition(row) for row in await self._database.fetch(QUERIES[query], *args)]
+
+    async def _slots(self, query: str, *args: object) -> list[Slot]:
+        return [_slot(row) for row in await self._database.fetch(QUERIES[query], *args)]
+
+    async def create_bots_on_idle_slots(
+        self, bots: Sequence[NewBot], correlation_ids: Sequence[str]
+    ) -> list[Transition]:
+        """Create the first of `bots`, all of one platform, while idle slots last."""
+        return await self._change(
+            "create_bots_on_idle_slots", *_creation_arguments(bots, correlation_ids)
+        )
+
+    async def create_bots(
+        self, bots: Sequence[NewBot], correlation_ids: Sequence[str]
+    ) -> list[Transition]:
+        """Create all of `bots`, of one platform: on an idle slot, a new one, or in the queue."""
+        return await self._change("create_bots", *_creation_arguments(bots, correlation_ids))
+
+    async def stop_bot(self, bot_id: int, reason: str) -> list[Transition]:
+        """Cancel a bot that waits or deploys, tell one that runs to leave."""
+        return await self._change("stop_bot", bot_id, reason)
+
+    async def advance_bot(
+        self,
+        slot_id: int,
+        lease: int,
+        status: BotStatus,
+        sources: Iterable[BotStatus],
+        reason: str,
+        details: Json,
+    ) -> list[Transition]:
+        """Make the slot busy and move its bot on to `status`, if it is in one of `sources`."""
+        return await self._change(
+            "advance_bot", slot_id, lease, status, list(sources), reason, details
+        )
+
+    async def end_assignments(self, endings: Sequence[Ending]) -> list[Transition]:
+        """End each assignment whose lease is the current one."""
+        return await self._change(
+            "end_assignments",
+            [ending.slot_id for ending in endings],
+            [ending.lease for ending in endings],
+            [ending.slot_status for ending in endings],
+            [ending.bot_status for ending in endings],
+            [ending.reason for ending in endings],
+            [ending.failure_cause for ending in endings],
+            [ending.unless_heard_since for ending in endings],
+            [ending.details for ending in endings],
+        )
+
+    async def free_slots(
+        self, leases: Sequence[tuple[int, int]], source: SlotStatus, reason: str
+    ) -> list[Transition]:
+        """Make idle each (slot, lease) that is in `source`, and serve the queue from them."""
+        slot_ids = [slot_id for slot_id, _ in leases]
+        return await self._change(
+            "free_slots", slot_ids, [lease for _, lease in leases], source, reason
+        )
+
+    async def relaunch_bot(
+        self,
+        slot_id: int,
+        lease: int,
+        reason: str,
+        relaunchable: Iterable[BotStatus],
+        max_attempts: int,
+    ) -> list[Transition]:
+        """Take a bot that is in one of `relaunchable` off its slot, and back to its place."""
+        return await self._change(
+            "relaunch_bot", slot_id, lease, reason, list(relaunchable), max_attempts
+        )
+
+    async def fail_slot(self, slot_id: int, lease: int, message: str) -> list[Transition]:
+        """Put a slot that is releasing into error."""
+        return await self._change("fail_slot", slot_id, lease, message)
+
+    async def delete_slot(self, slot_id: int, lease: int, reason: str) -> list[Transition]:
+        """Delete a slot that is in error."""
+        return await self._change("delete_slot", slot_id, lease, reason)
+
+    async def record_container(
+        self, slot_id: int, lease: int, container_ref: str, host: str | None, attempt: int
+    ) -> list[Transition]:
+        """Note which container a slot has, if that is news."""
+        return await self._change("record_container", slot_id, lease, container_ref, host, attempt)
+
+    async def record_deployment(
+        self, slot_id: int, lease: int, deployment_ref: str, status: str
+    ) -> list[Transition]:
+        """Note a deployment's status, if that is news."""
+        return await self._change("record_deployment", slot_id, lease, deployment_ref, status)
+
+    async def record_heartbeats(self, leases: Sequence[tuple[int, int]]) -> list[Heartbeat]:
+        """Note that the bots of these (slot, lease) live; only current leases have an answer."""
+        rows = await self._database.fetch(
+            QUERIES["record_heartbeats"],
+            [slot_id for slot_id, _ in leases],
+            [lease for _, lease in leases],
+        )
+        return [
+            Heartbeat(
+                slot_id=row["slot_id"],
+                lease=row["lease"],
+                slot_status=SlotStatus(row["slot_status"]),
+                bot_status=BotStatus(row["bot_status"]),
+            )
+            for row in rows
+        ]
+
+    async def assign_waiting(self, platform: Platform) -> list[Transition]:
+        """Give what is free to those who wait."""
+        return await self._change("assign_waiting", platform)
+
+    async def expire_queue(self, limit: int) -> list[Transition]:
+        """End at most `limit` bots that waited past their deadline."""
+        return await self._change("expire_queue", limit)
+
+    async def get_bot(self, bot_id: int) -> Bot | None:
+        """One bot."""
+        row = await self._database.fetch_one(QUERIES["get_bot"], bot_id)
+        return None if row is None else _bot(row)
+
+    async def get_bot_of_container(self, container_ref: str) -> Bot | None:
+        """The bot that a container serves, or served last."""
+        row = await self._database.fetch_one(QUERIES["get_bot_of_container"], container_ref)
+        return None if row is None else _bot(row)
+
+    async def get_slot(self, slot_id: int) -> Slot | None:
+        """One slot."""
+        return next(iter(await self._slots("get_slot", slot_id)), None)
+
+    async def get_slot_of_bot(self, bot_id: int) -> Slot | None:
+        """The slot that a bot is on now."""
+        return next(iter(await self._slots("get_slot_of_bot", bot_id)), None)
+
+    async def list_slots(self) -> list[Slot]:
+        """Every slot, by name."""
+        return await self._slots("list_slots")
+
+    async def get_queue_place(self, bot_id: int) -> QueuePlace | None:
+        """Where a waiting bot stands."""
+        row = await self._database.fetch_one(QUERIES["get_queue_place"], bot_id)
+        return None if row is None else QueuePlace(**row)
+
+    async def list_queue(self, platform: Platform) -> list[QueueEntry]:
+        """The bots that wait for a slot of a platform, in order."""
+        rows = await self._database.fetch(QUERIES["list_queue"], platform)
+        return [QueueEntry(**{**row, "platform": Platform(row["platform"])}) for row in rows]
+
+    async def pool_numbers(self) -> list[PoolNumbers]:
+        """The numbers of each platform."""
+        rows = await self._database.fetch(QUERIES["pool_numbers"])
+        return [PoolNumbers(**{**row, "platform": Platform(row["platform"])}) for row in rows]
+
+    async def set_pool(
+        self, platform: Platform, max_size: int, engine: str, image: str | None
+    ) -> None:
+        """Say how far a pool may grow, and what its new slots are made of."""
+        await self._database.execute(QUERIES["set_pool"], platform, max_size, engine, image)
+
+    async def timeline(self, bot_id: int) -> list[Transition]:
+        """What happened to a bot and to the slots that it was on."""
+        return await self._change("timeline", bot_id)
+
+    async def prune_bots(self, before: datetime, limit: int) -> int:
+        """Forget at most `limit` bots that ended before `before`, and return how many."""
+        return await self._database.execute(QUERIES["prune_bots"], before, limit)
+
+    async def prune_transitions(self, before: datetime) -> int:
+        """Forget transitions older than `before`, and return how many."""
+        return await self._database.execute(QUERIES["prune_transitions"], before)
+
+    async def broken_invariants(self) -> list[str]:
+        """Whatever does not hold that must always hold. Reads everything: for tests."""
+        rows = await self._database.fetch(QUERIES["broken_invariants"])
+        return [f"{row['promise']}: {row['subject']}" for row in rows]
+
+    async def now(self) -> datetime:
+        """The database's time."""
+        (row,) = await self._database.fetch(QUERIES["now"])
+        now: datetime = row[0]
+        return now
+
+    async def use_virtual_clock(self) -> None:
+        """Make time stand still until it is set. There is no way back: for tests, simulations."""
+        await self._database.execute(QUERIES["use_virtual_clock"])
+
+    async def set_virtual_time(self, now: datetime) -> None:
+        """Set the time of a database that uses a virtual clock."""
+        await self._database.execute(QUERIES["set_virtual_time"], now)

@@ -1,0 +1,139 @@
+"""The command line, as an operator runs it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from botpool import __version__
+from botpool.cli import main
+from botpool.store import connect
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+async def botpool(*args: str, **settings: str) -> tuple[int | None, str, str]:
+    """Run the command and return its exit code, standard output and standard error."""
+    environment: Mapping[str, str] = {
+        "PATH": os.environ["PATH"],
+        **{f"BOTPOOL_{name.upper()}": value for name, value in settings.items()},
+    }
+    process = await asyncio.create_subprocess_exec(
+        *(str(Path(sys.executable).parent / "botpool"), *args),
+        env=environment,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    output, error = await process.communicate()
+    return process.returncode, output.decode(), error.decode()
+
+
+async def test_migrate_shows_what_it_did(empty_database_url: str) -> None:
+    assert await botpool("migrate", database_url=empty_database_url) == (
+        0,
+        "applied 0001_core\napplied functions\n",
+        "",
+    )
+    assert await botpool("migrate", database_url=empty_database_url) == (
+        0,
+        "nothing to do: the database is up to date\n",
+        "",
+    )
+
+
+async def test_status_shows_the_pools(empty_database_url: str) -> None:
+    await botpool("migrate", database_url=empty_database_url, max_pool_size="7")
+    code, output, _ = await botpool("status", "--json", database_url=empty_database_url)
+    assert code == 0
+    assert [(row["platform"], row["max_size"]) for row in json.loads(output)] == [
+        ("google-meet", 7),
+        ("microsoft-teams", 7),
+        ("zoom", 7),
+    ]
+    code, output, _ = await botpool("status", database_url=empty_database_url)
+    assert code == 0
+    assert "microsoft-teams" in output
+
+
+async def test_it_runs_on_a_database_of_its_own(tmp_path: Path) -> None:
+    code, output, error = await botpool("migrate", data_dir=str(tmp_path))
+    assert (code, error) == (0, "")
+    assert "applied 0001_core" in output
+    assert not list(tmp_path.rglob("postmaster.pid"))
+
+
+async def test_the_version_and_help_are_there() -> None:
+    assert await botpool("--version") == (0, f"{__version__}\n", "")
+    code, output, _ = await botpool("--help")
+    assert code == 0
+    assert "migrate" in output
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        pytest.param(
+            {"database_url": "postgresql://me:secret@127.0.0.1:1/pool"},
+            "botpool: The database at 127.0.0.1:1/pool can't be used: ",
+            id="no server",
+        ),
+        pytest.param(
+            {"database_url": "mysql://me:secret@localhost/pool"},
+            "botpool: The database at localhost/pool can't be used: ",
+            id="another kind of server",
+        ),
+        pytest.param(
+            {"data_dir": "/dev/null/botpool"},
+            "botpool: The embedded PostgreSQL in /dev/null/botpool can't be used: ",
+            id="a folder that can't be",
+        ),
+        pytest.param(
+            {"max_pool_size": "many"},
+            "botpool: BOTPOOL_MAX_POOL_SIZE: ",
+            id="a setting that can't be",
+        ),
+    ],
+)
+async def test_what_keeps_it_from_starting_is_one_sentence_and_exit_code_2(
+    settings: dict[str, str], sentence: str
+) -> None:
+    code, output, error = await botpool("migrate", **settings)
+    assert (code, output) == (2, "")
+    assert error.startswith(sentence)
+    assert error.count("\n") == 1
+    assert "secret" not in error
+
+
+async def test_a_database_newer_than_the_code_is_one_sentence_and_exit_code_2(
+    database_url: str,
+) -> None:
+    async with connect(database_url) as database:
+        await database.execute("INSERT INTO schema_migrations VALUES (9999, 'later', '')")
+    code, _, error = await botpool("migrate", database_url=database_url)
+    assert code == 2
+    assert error == (
+        "botpool: The database has schema version 9999, and this botpool knows versions up to 1:"
+        " start a newer botpool.\n"
+    )
+
+
+def test_a_server_that_is_too_old_is_one_sentence_and_exit_code_2(
+    server: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No server older than the oldest that we take is at hand, so the limit is raised."""
+    monkeypatch.setattr("botpool.store.database.MINIMUM_VERSION", 99)
+    monkeypatch.setattr("sys.argv", ["botpool", "migrate"])
+    monkeypatch.setenv("BOTPOOL_DATABASE_URL", server)
+    with pytest.raises(SystemExit) as exit_:
+        main()
+    assert exit_.value.code == 2
+    error = capsys.readouterr().err
+    assert error.startswith("botpool: The database server is PostgreSQL 1")
+    assert error.endswith("; botpool needs 99 or later.\n")

@@ -1,0 +1,88 @@
+"""One PostgreSQL a run, one database a test, copied from a migrated template."""
+
+from __future__ import annotations
+
+import os
+from contextlib import asynccontextmanager
+from itertools import count
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit, urlunsplit
+
+import asyncpg
+import pytest
+
+from botpool.pool import Pool
+from botpool.settings import Settings
+from botpool.store import Database, Store, connect, migrate
+from botpool.store.embedded import embedded_postgres
+from tests.scene import Scene
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+_TEMPLATE = "botpool_template"
+_numbers = count(1)
+
+
+def _named(dsn: str, name: str) -> str:
+    return urlunsplit(urlsplit(dsn)._replace(path=f"/{name}"))
+
+
+@pytest.fixture(scope="session")
+async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]:
+    """The address of a PostgreSQL that forgets fast: nothing in it must outlive the run."""
+    version = int(os.environ.get("BOTPOOL_TEST_POSTGRES", "18"))
+    async with embedded_postgres(tmp_path_factory.mktemp("data"), version=version) as dsn:
+        connection = await asyncpg.connect(dsn)
+        await connection.execute("ALTER SYSTEM SET fsync = off")
+        await connection.execute("ALTER SYSTEM SET synchronous_commit = off")
+        await connection.execute("SELECT pg_reload_conf()")
+        await connection.execute(f"CREATE DATABASE {_TEMPLATE}")
+        await connection.close()
+        async with connect(_named(dsn, _TEMPLATE)) as database:
+            await migrate(database)
+        yield dsn
+
+
+@asynccontextmanager
+async def new_database(server: str, template: str = _TEMPLATE) -> AsyncIterator[str]:
+    """The address of a database of its own, migrated unless told otherwise, gone at the end."""
+    name = f"test_{next(_numbers)}"
+    connection = await asyncpg.connect(server)
+    try:
+        await connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
+        yield _named(server, name)
+        await connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+    finally:
+        await connection.close()
+
+
+@pytest.fixture
+async def empty_database_url(server: str) -> AsyncIterator[str]:
+    """A database that nobody has migrated."""
+    async with new_database(server, "template0") as url:
+        yield url
+
+
+@pytest.fixture
+async def database_url(server: str) -> AsyncIterator[str]:
+    """A migrated database."""
+    async with new_database(server) as url:
+        yield url
+
+
+@pytest.fixture
+async def database(database_url: str) -> AsyncIterator[Database]:
+    async with connect(database_url) as database:
+        yield database
+
+
+@pytest.fixture
+async def scene(database: Database) -> AsyncIterator[Scene]:
+    """A pool of at most 3 slots a platform, whose time a test sets. Checked for every invariant."""
+    store = Store(database)
+    await store.use_virtual_clock()
+    scene = Scene(database, store, Pool(store, Settings(max_pool_size=3)))
+    await scene.pool.configure()
+    yield scene
+    assert await store.broken_invariants() == []

@@ -1,0 +1,153 @@
+"""Creating bots: the idle slot least recently used, or a new one, or a place in the queue."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from botpool.errors import InvalidRequest
+from botpool.pool import Pool
+from botpool.settings import Settings
+from botpool.states import BotStatus, FailureCause, Platform, SlotStatus
+from tests.scene import Scene, new_bot
+
+if TYPE_CHECKING:
+    from botpool.models import CreatedBot
+
+
+async def crowd(scene: Scene, size: int, max_size: int, platform: Platform) -> list[CreatedBot]:
+    pool = Pool(scene.store, Settings(max_pool_size=max_size))
+    await pool.configure()
+    return await asyncio.gather(*(pool.create_bot(new_bot(platform)) for _ in range(size)))
+
+
+async def test_ten_at_once_on_an_empty_table_get_ten_slots_with_ten_names(scene: Scene) -> None:
+    created = await crowd(scene, 10, 100, Platform.GOOGLE_MEET)
+    assert sorted(str(one.bot.slot_name) for one in created) == [
+        f"pool-google-meet-{number:03}" for number in range(1, 11)
+    ]
+    assert {one.bot.status for one in created} == {BotStatus.DEPLOYING}
+
+
+async def test_ten_pools_at_once_on_an_empty_table_make_ten_slots(scene: Scene) -> None:
+    """Nothing is combined here: every creation is a transaction of its own, against the others."""
+    pools = [Pool(scene.store, Settings()) for _ in range(10)]
+    await pools[0].configure()
+    created = await asyncio.gather(*(pool.create_bot(new_bot()) for pool in pools))
+    assert len({one.bot.slot_name for one in created}) == 10
+
+
+async def test_what_is_returned_is_what_was_written(scene: Scene) -> None:
+    changes: dict[str, Any] = {
+        "priority": 7,
+        "metadata": {"team": "a", "n": [1, None]},
+        "config": {"sample": {"stayMs": 1}},
+        "correlation_id": "trace-1",
+    }
+    await scene.idle()
+    for created in [
+        await scene.create(**changes),
+        *[await scene.create(**changes) for _ in range(3)],
+    ]:
+        assert created.bot == await scene.pool.get_bot(created.bot.id)
+    assert created.queue_position == 1
+
+
+async def test_the_idle_slot_least_recently_used_is_taken(scene: Scene) -> None:
+    slots = [await scene.slot_of((await scene.create()).bot.id) for _ in range(3)]
+    for slot in (slots[1], slots[2], slots[0]):
+        await scene.end(slot)
+        await scene.pool.free(slot.id, slot.lease)
+    await scene.pass_time(seconds=1)
+    assert [(await scene.create()).bot.slot_name for _ in range(3)] == [s.slot_name for s in slots]
+
+
+async def test_an_idle_slot_is_taken_before_the_pool_grows(scene: Scene) -> None:
+    slot = await scene.idle()
+    assert (await scene.create()).bot.slot_name == slot.slot_name
+    assert len(await scene.pool.slots()) == 1
+
+
+async def test_a_bot_of_one_platform_never_gets_a_slot_of_another(scene: Scene) -> None:
+    for _ in range(3):
+        await scene.running(Platform.GOOGLE_MEET)
+    meet = (await scene.pool.slots())[0]
+    zoom = [await scene.create(Platform.ZOOM) for _ in range(4)]
+    await scene.end(meet)
+    await scene.pool.free(meet.id, meet.lease)
+    assert [one.bot.slot_name for one in zoom] == [
+        "pool-zoom-001",
+        "pool-zoom-002",
+        "pool-zoom-003",
+        None,
+    ]
+    assert (await scene.pool.get_slot(meet.id)).status is SlotStatus.IDLE
+    assert (await scene.pool.get_bot(zoom[3].bot.id)).status is BotStatus.QUEUED
+
+
+async def test_the_first_gap_in_the_names_is_reused(scene: Scene) -> None:
+    bots = [(await scene.create()).bot for _ in range(3)]
+    middle = await scene.slot_of(bots[1].id)
+    await scene.end(middle)
+    await scene.pool.mark_error(middle.id, middle.lease, FailureCause.ENGINE, "stuck")
+    await scene.pool.delete_slot(middle.id, middle.lease, "given up")
+    again = await scene.create()
+    slot = await scene.slot_of(again.bot.id)
+    assert slot.slot_name == "pool-google-meet-002"
+    assert (slot.id != middle.id, slot.lease) == (True, 1)
+
+
+async def test_names_grow_beyond_three_digits(scene: Scene) -> None:
+    row = await scene.database.fetch_one("SELECT slot_name('zoom', 7), slot_name('zoom', 1234)")
+    assert row is not None
+    assert tuple(row) == ("pool-zoom-007", "pool-zoom-1234")
+
+
+async def test_a_maximum_lowered_below_the_number_of_slots_adds_none(scene: Scene) -> None:
+    bots = [(await scene.create()).bot for _ in range(3)]
+    first = await scene.slot_of(bots[0].id)
+    await scene.end(first)
+    await scene.pool.mark_error(first.id, first.lease, FailureCause.ENGINE, "stuck")
+    await scene.pool.delete_slot(first.id, first.lease, "given up")
+    small = Pool(scene.store, Settings(max_pool_size=2))
+    await small.configure()
+    assert (await small.create_bot(new_bot())).bot.status is BotStatus.QUEUED
+    assert len(await small.slots()) == 2
+
+
+async def test_a_maximum_that_is_raised_serves_those_who_wait(scene: Scene) -> None:
+    waiting = [await scene.create() for _ in range(5)][3:]
+    large = Pool(scene.store, Settings(max_pool_size=4))
+    await large.configure()
+    await large.assign_waiting(Platform.GOOGLE_MEET)
+    assert [(await scene.pool.get_bot(one.bot.id)).slot_name for one in waiting] == [
+        "pool-google-meet-004",
+        None,
+    ]
+    await scene.pool.stop_bot(waiting[1].bot.id)
+
+
+@pytest.mark.parametrize("timeout", [-1, 600_001])
+async def test_a_queue_timeout_out_of_bounds_is_refused(scene: Scene, timeout: int) -> None:
+    with pytest.raises(InvalidRequest, match="between 0 and 600000 ms"):
+        await scene.create(queue_timeout_ms=timeout)
+    assert await scene.pool.slots() == []
+
+
+async def test_a_value_that_cannot_be_stored_fails_alone(scene: Scene) -> None:
+    """Creations that arrive together are written together, but fail apart."""
+    good, bad, other = await asyncio.gather(
+        scene.create(),
+        scene.create(bot_display_name="nul\0byte"),
+        scene.create(),
+        return_exceptions=True,
+    )
+    assert isinstance(bad, InvalidRequest)
+    assert not isinstance(good, BaseException)
+    assert not isinstance(other, BaseException)
+    assert {good.bot.slot_name, other.bot.slot_name} == {
+        "pool-google-meet-001",
+        "pool-google-meet-002",
+    }

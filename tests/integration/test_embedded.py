@@ -1,0 +1,545 @@
+"""The embedded PostgreSQL, with real processes, users and signals."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import asyncpg
+import pytest
+
+from botpool.errors import EmbeddedPostgresFailed
+from botpool.store import embedded
+from botpool.store.embedded import embedded_postgres
+
+if TYPE_CHECKING:
+    from asyncio.subprocess import Process
+    from collections.abc import AsyncIterator, Iterator
+
+NOBODY = 65534
+IS_ROOT = os.geteuid() == 0
+needs_root = pytest.mark.skipif(
+    not IS_ROOT or not shutil.which("setpriv"), reason="switches users, so needs root and setpriv"
+)
+# Python itself may live where nobody else can enter; this lets them read, not write.
+AS_NOBODY = (
+    *("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"),
+    *("--securebits=+no_setuid_fixup", "--inh-caps=+dac_read_search"),
+    "--ambient-caps=+dac_read_search",
+)
+USER = """
+import asyncio, sys
+from pathlib import Path
+from botpool.errors import EmbeddedPostgresFailed
+from botpool.store.embedded import embedded_postgres
+
+async def main():
+    async with embedded_postgres(Path(sys.argv[1])) as address:
+        print(address, flush=True)
+        await asyncio.to_thread(sys.stdin.readline)
+
+try:
+    asyncio.run(main())
+except EmbeddedPostgresFailed as error:
+    print(error, flush=True)
+    sys.exit(2)
+"""
+KILLED_WITHIN_INITDB = """
+import os, signal
+from botpool.store.embedded import _Server
+
+async def half_done(self, program, *arguments, data, **options):
+    (data / "PG_VERSION").write_text("18\\n")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+_Server._run = half_done
+"""
+
+
+@contextmanager
+def short_folder() -> Iterator[Path]:
+    """A folder that every user can enter, its name short enough for a socket below it."""
+    path = Path(tempfile.mkdtemp(prefix="botpool-"))
+    path.chmod(0o711)
+    try:
+        yield path
+    finally:
+        left_behind = end_servers_below(path)
+        shutil.rmtree(path)
+    assert not left_behind
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with short_folder() as path:
+        yield path
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Path]:
+    with short_folder() as path:
+        yield path
+
+
+@pytest.fixture
+def home(shared: Path) -> Iterator[Path]:
+    """A data folder that the tests share, for initdb takes a second; no server runs in it."""
+    yield shared / "data"
+    assert not end_servers_below(shared)
+
+
+@pytest.fixture
+def theirs(shared: Path) -> Path:
+    """A data folder of another user, shared as well."""
+    path = shared / "theirs"
+    path.mkdir(exist_ok=True)
+    os.chown(path, NOBODY, NOBODY)
+    return path
+
+
+def end_servers_below(folder: Path) -> list[int]:
+    """End the servers that a failed test has left behind, by their ids."""
+    left = [int(file.read_text().split()[0]) for file in folder.rglob("postmaster.pid")]
+    for pid in left:
+        os.kill(pid, signal.SIGQUIT)
+    return left
+
+
+def server_pid(home: Path) -> int | None:
+    """Return the pid of the running server; a stopped one has removed its file."""
+    file = home / "postgres" / "postmaster.pid"
+    return int(file.read_text().split()[0]) if file.exists() else None
+
+
+async def ask(address: str, query: str = "SELECT 1") -> object:
+    connection = await asyncpg.connect(address)
+    try:
+        return await connection.fetchval(query)
+    finally:
+        await connection.close()
+
+
+@asynccontextmanager
+async def running(home: Path, *before: str, program: str = USER) -> AsyncIterator[Process]:
+    """Run a process that uses the server until its stdin ends, and says so in a line."""
+    pipe = asyncio.subprocess.PIPE
+    command = (*before, sys.executable, "-c", program, str(home))
+    process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, cwd="/")
+    try:
+        async with asyncio.timeout(60):
+            yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+async def line(process: Process) -> str:
+    assert process.stdout
+    return (await process.stdout.readline()).decode().strip()
+
+
+async def left(process: Process) -> int:
+    """Tell the process to leave and wait until it has."""
+    await process.communicate(b"leave\n")
+    return await process.wait()
+
+
+async def failure(home: Path, version: int = 18) -> str:
+    with pytest.raises(EmbeddedPostgresFailed) as caught:
+        async with embedded_postgres(home, version=version):
+            pytest.fail("it started")
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+@contextmanager
+def renamed(home: Path, name: str) -> Iterator[Path]:
+    path = home.rename(home.with_name(name))
+    try:
+        yield path
+    finally:
+        path.rename(home)
+
+
+def user_of(pid: int | None) -> int:
+    return Path(f"/proc/{pid}").stat().st_uid
+
+
+def capabilities(pid: int | None) -> int:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("CapEff:")[2].split()[0], base=16)
+
+
+async def test_first_start_makes_a_private_folder_and_a_server_that_answers(folder: Path) -> None:
+    home = folder / "new" / "data"
+    async with embedded_postgres(home) as address:
+        assert await ask(address) == 1
+        assert await ask(address, "SELECT current_user || '@' || current_database()") == (
+            "postgres@botpool"
+        )
+        assert await ask(address, "SHOW listen_addresses") == ""
+        assert await ask(address, "SHOW data_checksums") == "on"
+        for private in ("postgres", "postgres.socket"):
+            assert (home / private).stat().st_mode & 0o777 == 0o700
+    assert server_pid(home) is None
+
+
+async def test_what_was_written_is_there_after_a_restart(home: Path) -> None:
+    async with embedded_postgres(home) as address:
+        await ask(address, "CREATE TABLE kept AS SELECT 42 AS answer")
+    async with embedded_postgres(home) as address:
+        assert await ask(address, "SELECT answer FROM kept") == 42
+
+
+async def test_only_the_last_process_to_leave_stops_the_server(home: Path) -> None:
+    async with running(home) as first:
+        address = await line(first)
+        pid = server_pid(home)
+        async with embedded_postgres(home) as same_address:
+            assert same_address == address
+            assert server_pid(home) == pid
+            assert await left(first) == 0
+            assert server_pid(home) == pid
+            assert await ask(address) == 1
+    assert server_pid(home) is None
+
+
+async def test_a_process_that_leaves_does_not_stop_the_server_of_another(home: Path) -> None:
+    async with running(home) as other:
+        address = await line(other)
+        async with embedded_postgres(home):
+            pass
+        assert await ask(address) == 1
+        assert await left(other) == 0
+    assert server_pid(home) is None
+
+
+async def test_two_users_within_one_process_count_as_two(home: Path) -> None:
+    async with embedded_postgres(home) as address:
+        async with embedded_postgres(home):
+            pass
+        assert await ask(address) == 1
+    assert server_pid(home) is None
+
+
+async def test_processes_that_start_at_the_same_time_share_one_server(folder: Path) -> None:
+    home = folder / "data"
+    async with running(home) as one, running(home) as two, running(home) as three:
+        addresses = await asyncio.gather(line(one), line(two), line(three))
+        assert len(set(addresses)) == 1
+        assert await ask(addresses[0]) == 1
+        assert tuple(await asyncio.gather(left(one), left(two), left(three))) == (0, 0, 0)
+    assert server_pid(home) is None
+
+
+async def test_server_of_a_killed_process_is_joined_and_stopped_by_the_next(home: Path) -> None:
+    async with running(home) as owner:
+        await line(owner)
+        pid = server_pid(home)
+        owner.kill()
+        await owner.wait()
+    async with embedded_postgres(home) as address:
+        assert server_pid(home) == pid
+        assert await ask(address) == 1
+    assert server_pid(home) is None
+
+
+async def test_killed_server_is_started_again(home: Path) -> None:
+    async with running(home) as owner:
+        await line(owner)
+        pid = server_pid(home)
+        assert pid
+        os.kill(pid, signal.SIGKILL)
+        async with embedded_postgres(home) as address:
+            assert await ask(address) == 1
+            assert server_pid(home) != pid
+            assert await left(owner) == 0
+    assert server_pid(home) is None
+
+
+async def test_pid_file_that_names_another_process_of_the_same_user_is_no_server(
+    home: Path,
+) -> None:
+    async with embedded_postgres(home):
+        pid_file = home / "postgres" / "postmaster.pid"
+        lock_file = home / "postgres.socket" / ".s.PGSQL.5432.lock"
+        lines = pid_file.read_text().splitlines()
+    owner = (home / "postgres").stat().st_uid
+    cat = await asyncio.create_subprocess_exec(
+        "/bin/cat", stdin=asyncio.subprocess.PIPE, user=owner if IS_ROOT else None
+    )
+    for file in (pid_file, lock_file):
+        file.write_text("\n".join([str(cat.pid), *lines[1:], ""]))
+        os.chown(file, owner, -1)
+    async with embedded_postgres(home) as address:
+        assert await ask(address) == 1
+    assert cat.returncode is None
+    await cat.communicate(b"")
+
+
+async def test_initdb_killed_halfway_does_not_break_the_next_start(folder: Path) -> None:
+    home = folder / "data"
+    async with running(home, program=KILLED_WITHIN_INITDB + USER) as killed:
+        assert await killed.wait() == -signal.SIGKILL
+    assert list(home.rglob("PG_VERSION"))
+    async with embedded_postgres(home) as address:
+        assert await ask(address) == 1
+    assert not list(home.glob("postgres.new-*"))
+
+
+async def test_server_stops_when_the_body_raises(home: Path) -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with embedded_postgres(home):
+            raise ZeroDivisionError
+    assert server_pid(home) is None
+
+
+async def test_server_stops_when_the_body_is_cancelled_and_again_while_it_leaves(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside, leaving = asyncio.Event(), asyncio.Event()
+    stop = embedded._Server._stop
+
+    async def watched_stop(server: embedded._Server) -> None:
+        leaving.set()
+        await stop(server)
+
+    monkeypatch.setattr(embedded._Server, "_stop", watched_stop)
+
+    async def use() -> None:
+        async with embedded_postgres(home):
+            inside.set()
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(use())
+    await inside.wait()
+    task.cancel()
+    await leaving.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert server_pid(home) is None
+
+
+async def test_cancelled_start_leaves_neither_server_nor_open_file(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starting = asyncio.Event()
+    launch = embedded._Server._launch
+
+    async def watched_launch(server: embedded._Server) -> None:
+        starting.set()
+        await launch(server)
+
+    monkeypatch.setattr(embedded._Server, "_launch", watched_launch)
+    before = open_files(home)
+    task = asyncio.create_task(embedded_postgres(home).__aenter__())
+    await starting.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert server_pid(home) is None
+    assert open_files(home) == before
+
+
+async def test_wait_for_another_process_to_start_can_be_cancelled(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = asyncio.Event()
+    locks = embedded._locks
+
+    def watched_locks(file: int) -> bool:
+        asked.set()
+        return locks(file)
+
+    async with embedded_postgres(home):
+        pass
+    before = open_files(home)
+    with (home / "postgres.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        monkeypatch.setattr(embedded, "_locks", watched_locks)
+        task = asyncio.create_task(embedded_postgres(home).__aenter__())
+        await asked.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert open_files(home) == before
+
+
+def open_files(home: Path) -> list[str]:
+    """Return our open files in the folder; /dev/fd lists them on every system that we run on."""
+    found = []
+    for file in Path("/dev/fd").iterdir():
+        try:
+            found.append(str(file.readlink()))
+        except OSError:
+            continue  # the one that lists this folder
+    return [name for name in found if name.startswith(str(home))]
+
+
+async def test_path_with_spaces_and_the_shell_s_characters_works(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"PGDATA": "/none", "PGPORT": "1", "PGSSLMODE": "verify-full"}.items():
+        monkeypatch.setenv(name, value)
+    async with embedded_postgres(folder / "a $HOME 'b' \"c\" `d` 100%+é") as address:
+        assert await ask(address) == 1
+
+
+async def test_path_too_long_for_a_socket_works_and_is_joined_from_any_temporary_folder(
+    home: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with embedded_postgres(home):
+        pass
+    (folder / "a").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder / "a"))
+    with renamed(home, "long" * 30) as long:
+        async with embedded_postgres(long) as address:
+            assert await ask(address) == 1
+            [sockets] = (folder / "a").iterdir()
+            assert sockets.stat().st_mode & 0o777 == 0o700
+            monkeypatch.setattr(tempfile, "tempdir", str(folder))
+            async with embedded_postgres(long) as same_address:
+                assert same_address == address
+        assert server_pid(long) is None
+
+
+async def test_socket_folder_that_another_user_can_read_is_refused(home: Path) -> None:
+    async with embedded_postgres(home):
+        sockets = home / "postgres.socket"
+    sockets.chmod(0o755)
+    assert str(sockets) in await failure(home)
+    sockets.chmod(0o700)
+
+
+@needs_root
+async def test_another_user_has_a_server_of_its_own_beside_root_s(home: Path, theirs: Path) -> None:
+    async with embedded_postgres(home) as address, running(theirs, *AS_NOBODY) as nobody:
+        their_address = await line(nobody)
+        assert await ask(address, "SHOW data_directory") == str(home / "postgres")
+        assert await ask(their_address, "SHOW data_directory") == str(theirs / "postgres")
+        assert user_of(server_pid(theirs)) == NOBODY
+        assert user_of(server_pid(home)) != 0
+        assert await left(nobody) == 0
+        assert server_pid(theirs) is None
+        assert await ask(address) == 1
+
+
+@needs_root
+async def test_root_runs_the_server_as_the_owner_of_the_data(theirs: Path) -> None:
+    async with running(theirs, *AS_NOBODY) as nobody:
+        address = await line(nobody)
+        assert await left(nobody) == 0
+    async with embedded_postgres(theirs) as same_address:
+        assert same_address == address
+        assert user_of(server_pid(theirs)) == NOBODY
+    async with running(theirs, *AS_NOBODY) as nobody:
+        assert await line(nobody) == address
+        assert await left(nobody) == 0
+
+
+@needs_root
+async def test_root_s_server_in_an_open_folder_has_no_capability(home: Path) -> None:
+    async with embedded_postgres(home):
+        pid = server_pid(home)
+        if all(parent.stat().st_mode & 0o001 for parent in Path(embedded.__file__).parents):
+            assert capabilities(pid) == 0
+
+
+@needs_root
+async def test_root_s_server_works_below_a_closed_folder_that_stays_closed(folder: Path) -> None:
+    closed = folder / "closed"
+    closed.mkdir(mode=0o700)
+    async with embedded_postgres(closed / "data") as address:
+        assert await ask(address) == 1
+        pid = server_pid(closed / "data")
+        assert capabilities(pid) in {1 << 2, 1 << 1}
+        assert user_of(pid) != 0
+    assert closed.stat().st_mode & 0o777 == 0o700
+    assert server_pid(closed / "data") is None
+
+
+@needs_root
+async def test_closed_folder_without_the_capability_is_one_sentence(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = folder / "closed"
+    closed.mkdir(mode=0o700)
+    monkeypatch.setattr(embedded, "_capability", lambda: None)
+    assert f"can't enter {closed}:" in await failure(closed / "data")
+
+
+@needs_root
+async def test_missing_setpriv_is_one_sentence(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    assert "setpriv" in await failure(home)
+
+
+async def test_folder_that_is_a_file_or_below_one_is_one_sentence(folder: Path) -> None:
+    (folder / "file").touch()
+    assert f"{folder}/file is not a folder" in await failure(folder / "file")
+    assert f"Not a directory: '{folder}/file/data'" in await failure(folder / "file" / "data")
+
+
+@needs_root
+async def test_folder_that_the_user_can_t_write_is_one_sentence(folder: Path) -> None:
+    (folder / "root's").mkdir()
+    for home, path in ((folder / "root's", "postgres.users"), (folder / "root's" / "new", "")):
+        async with running(home, *AS_NOBODY) as nobody:
+            said = (await nobody.communicate())[0].decode()
+            assert nobody.returncode == 2
+        assert said.count("\n") == 1
+        assert f"in {home} can't be used: Permission denied" in said
+        assert str(home / path) in said
+
+
+async def test_initdb_that_fails_is_one_sentence_with_its_reason(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embedded, "_CLUSTER", ("--encoding=nonsense",))
+    message = await failure(folder / "data")
+    assert message.endswith('"nonsense" is not a valid server encoding name.')
+
+
+async def test_server_that_can_t_start_is_one_sentence_with_its_reason(home: Path) -> None:
+    async with embedded_postgres(home):
+        pass
+    settings = home / "postgres" / "postgresql.auto.conf"
+    sound = settings.read_text()
+    settings.write_text("shared_buffers = nonsense\n")
+    try:
+        message = await failure(home)
+    finally:
+        settings.write_text(sound)
+    assert "could not start" in message
+    assert 'postgresql.auto.conf" contains errors; ' in message
+    assert str(home / "postgres.log") in message
+
+
+async def test_data_of_another_major_version_is_one_sentence_with_both(home: Path) -> None:
+    async with embedded_postgres(home):
+        pass
+    message = await failure(home, version=16)
+    assert "holds data of PostgreSQL 18, and this is PostgreSQL 16" in message
+
+
+async def test_machine_without_the_programs_is_told_to_set_an_address(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    assert "set BOTPOOL_DATABASE_URL" in await failure(folder / "data")
+
+
+async def test_postgresql_16_can_be_chosen(folder: Path) -> None:
+    async with embedded_postgres(folder / "data", version=16) as address:
+        assert str(await ask(address, "SHOW server_version")).startswith("16.")

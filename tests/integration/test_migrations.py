@@ -1,0 +1,72 @@
+"""The schema: applied once, by one at a time, and never by older code."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
+
+import asyncpg
+import pytest
+
+from botpool.errors import SchemaTooNew, SetupError
+from botpool.store import connect, migrate
+from botpool.store.migrations import Migration
+
+if TYPE_CHECKING:
+    from botpool.store import Database
+
+PLACE = "botpool.store.migrations"
+
+
+async def test_replicas_that_start_together_apply_each_migration_once(
+    empty_database_url: str,
+) -> None:
+    async with AsyncExitStack() as stack:
+        replicas = [await stack.enter_async_context(connect(empty_database_url)) for _ in range(8)]
+        applied = await asyncio.gather(*(migrate(replica) for replica in replicas))
+    assert sorted(applied) == [[]] * 7 + [["0001_core", "functions"]]
+
+
+async def test_a_database_newer_than_the_code_is_refused(database: Database) -> None:
+    await database.execute("INSERT INTO schema_migrations VALUES (9999, 'later', '')")
+    with pytest.raises(SchemaTooNew, match=r"version 9999, .* up to 1: start a newer botpool\."):
+        await migrate(database)
+
+
+async def test_a_migration_that_fails_leaves_the_schema_as_it_was(
+    empty_database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = [
+        Migration(1, "0001_good", "CREATE TABLE good ()"),
+        Migration(2, "0002_bad", "NONSENSE"),
+    ]
+    monkeypatch.setattr(f"{PLACE}.migrations", lambda: broken)
+    async with connect(empty_database_url) as database:
+        with pytest.raises(asyncpg.PostgresSyntaxError):
+            await migrate(database)
+        tables = await database.fetch("SELECT FROM pg_tables WHERE schemaname = 'public'")
+    assert tables == []
+
+
+async def test_functions_are_installed_again_when_they_differ(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await migrate(database) == []
+    monkeypatch.setattr(
+        f"{PLACE}.guards",
+        lambda: "CREATE FUNCTION answer() RETURNS int LANGUAGE sql AS 'SELECT 42';",
+    )
+    assert await migrate(database) == ["functions"]
+    row = await database.fetch_one("SELECT answer()")
+    assert row is not None
+    assert row[0] == 42
+
+
+async def test_a_migration_changed_after_it_was_applied_is_refused(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changed = [Migration(1, "0001_core", "SELECT 'something else'")]
+    monkeypatch.setattr(f"{PLACE}.migrations", lambda: changed)
+    with pytest.raises(SetupError, match="another text of migration 0001_core"):
+        await migrate(database)

@@ -1,0 +1,239 @@
+"""The queue: its order, its deadlines, and what it promises about the wait."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from botpool.errors import BotNotFound
+from botpool.pool import Pool
+from botpool.settings import Settings
+from botpool.states import BotStatus, FailureCause, Platform, SlotStatus
+from tests.scene import Scene, new_bot
+
+
+async def full(scene: Scene) -> list[int]:
+    """Bots on every slot that there can be."""
+    return [(await scene.create()).bot.id for _ in range(3)]
+
+
+async def free(scene: Scene, bot_id: int) -> str:
+    """End a bot and free its slot; the name of the slot."""
+    slot = await scene.slot_of(bot_id)
+    await scene.end(slot)
+    await scene.pool.free(slot.id, slot.lease)
+    return slot.slot_name
+
+
+async def test_a_slot_that_becomes_idle_goes_to_the_first_who_waits_in_the_same_transaction(
+    scene: Scene,
+) -> None:
+    first, *_ = await full(scene)
+    waiting = await scene.create()
+    slot = await scene.slot_of(first)
+    await scene.end(slot)
+    freed = await scene.pool.free(slot.id, slot.lease)
+    assert [(t.machine, t.from_status, t.to_status, t.bot_id, t.lease) for t in freed] == [
+        ("slot", "releasing", "idle", None, 1),
+        ("slot", "idle", "deploying", waiting.bot.id, 2),
+        ("bot", "QUEUED", "DEPLOYING", waiting.bot.id, 2),
+    ]
+    assert len({t.at for t in freed}) == 1
+
+
+async def test_a_lower_priority_number_is_first_then_the_time(scene: Scene) -> None:
+    running = await full(scene)
+    names = {}
+    for name, priority in (("late", 200), ("a", 100), ("b", 100), ("urgent", 1)):
+        await scene.pass_time(seconds=1)
+        names[(await scene.create(priority=priority)).bot.id] = name
+    order = await scene.pool.queue(Platform.GOOGLE_MEET)
+    assert [(names[entry.bot_id], entry.position) for entry in order] == [
+        ("urgent", 1),
+        ("a", 2),
+        ("b", 3),
+        ("late", 4),
+    ]
+    served = []
+    for bot_id in running:
+        slot = await scene.slot_of(bot_id)
+        await scene.end(slot)
+        await scene.pool.free(slot.id, slot.lease)
+        served.append(names[(await scene.pool.get_slot(slot.id)).assigned_bot_id or 0])
+    assert served == ["urgent", "a", "b"]
+
+
+async def test_a_newcomer_never_overtakes_the_queue(scene: Scene) -> None:
+    """An idle slot beside a queue is what a killed process can leave behind."""
+    first, *_ = await full(scene)
+    waiting = await scene.create()
+    slot = await scene.slot_of(first)
+    await scene.end(slot)
+    await scene.database.execute("UPDATE bot_pool_slots SET status = 'idle' WHERE id = $1", slot.id)
+    await scene.database.execute(
+        "INSERT INTO transitions (at, machine, platform, from_status, to_status, slot_id, reason)"
+        " VALUES (botpool_now(), 'slot', 'google-meet', 'releasing', 'idle', $1, 'by hand')",
+        slot.id,
+    )
+    newcomer = await scene.create()
+    assert (newcomer.bot.status, newcomer.queue_position) == (BotStatus.QUEUED, 1)
+    assert (await scene.pool.get_slot(slot.id)).assigned_bot_id == waiting.bot.id
+
+
+async def test_every_slot_that_becomes_idle_serves_another_bot(scene: Scene) -> None:
+    running = await full(scene)
+    waiting = {(await scene.create()).bot.id for _ in range(3)}
+    pools = [Pool(scene.store, Settings()) for _ in running]
+    slots = [await scene.slot_of(bot_id) for bot_id in running]
+    for slot in slots:
+        await scene.end(slot)
+    await asyncio.gather(
+        *(pool.free(slot.id, slot.lease) for pool, slot in zip(pools, slots, strict=True))
+    )
+    await scene.pool.assign_waiting(Platform.GOOGLE_MEET)
+    assert {slot.assigned_bot_id for slot in await scene.pool.slots()} == waiting
+
+
+async def test_a_bot_that_joins_the_queue_while_a_slot_becomes_idle_gets_it(scene: Scene) -> None:
+    """Neither may miss the other: the lock of the platform keeps them apart."""
+    for _ in range(20):
+        running = await full(scene)
+        pools = [Pool(scene.store, Settings()) for _ in range(6)]
+        slots = [await scene.slot_of(bot_id) for bot_id in running]
+        for slot in slots:
+            await scene.end(slot)
+        freeing = (p.free(s.id, s.lease) for p, s in zip(pools[:3], slots, strict=True))
+        creating = (pool.create_bot(new_bot()) for pool in pools[3:])
+        await asyncio.gather(
+            *(call for pair in zip(freeing, creating, strict=True) for call in pair)
+        )
+        assert await scene.store.broken_invariants() == []
+        assert {slot.status for slot in await scene.pool.slots()} == {SlotStatus.DEPLOYING}
+        for slot in await scene.pool.slots():
+            await scene.end(slot)
+            await scene.pool.free(slot.id, slot.lease)
+
+
+async def test_who_waits_past_its_deadline_ends_with_the_cause(scene: Scene) -> None:
+    await full(scene)
+    short = await scene.create(queue_timeout_ms=1000)
+    long = await scene.create(queue_timeout_ms=5000)
+    await scene.pass_time(milliseconds=999)
+    assert await scene.pool.expire_queue() == []
+    await scene.pass_time(milliseconds=1)
+    (expired,) = await scene.pool.expire_queue()
+    bot = await scene.pool.get_bot(short.bot.id)
+    assert (bot.status, bot.failure_cause) == (BotStatus.FATAL, FailureCause.QUEUE_TIMEOUT)
+    assert bot.failure_reason == "no slot became free within 1000 ms"
+    assert bot.ended_at == expired.at
+    assert expired.details["failureCause"] == "queue_timeout"
+    place = await scene.pool.queue_place(long.bot.id)
+    assert place is not None
+    assert place.position == 1
+
+
+async def test_a_slot_is_not_given_to_a_bot_past_its_deadline(scene: Scene) -> None:
+    first, *_ = await full(scene)
+    overdue = await scene.create(queue_timeout_ms=1000)
+    patient = await scene.create()
+    await scene.pass_time(seconds=1)
+    slot_name = await free(scene, first)
+    assert (await scene.pool.get_bot(patient.bot.id)).slot_name == slot_name
+    await scene.pool.expire_queue()
+    assert (await scene.pool.get_bot(overdue.bot.id)).status is BotStatus.FATAL
+
+
+async def test_a_newcomer_passes_a_bot_that_is_past_its_deadline(scene: Scene) -> None:
+    first, *_ = await full(scene)
+    await scene.create(queue_timeout_ms=1000)
+    await scene.pass_time(seconds=1)
+    slot_name = await free(scene, first)
+    assert (await scene.create()).bot.slot_name == slot_name
+
+
+async def test_the_estimated_wait_is_absent_while_nothing_is_known(scene: Scene) -> None:
+    await full(scene)
+    created = await scene.create()
+    assert (created.queue_position, created.estimated_wait_ms) == (1, None)
+    place = await scene.pool.queue_place(created.bot.id)
+    assert place is not None
+    assert place.estimated_wait_ms is None
+
+
+async def test_the_estimated_wait_comes_from_how_long_slots_were_really_held(scene: Scene) -> None:
+    """Three slots, each held for 60 s: one becomes free every 20 s."""
+    running = await full(scene)
+    await scene.create(Platform.ZOOM)
+    await scene.pass_time(seconds=60)
+    for bot_id in running:
+        await free(scene, bot_id)
+    running = await full(scene)
+    waits = [(await scene.create()).estimated_wait_ms for _ in range(3)]
+    assert waits == [20_000, 40_000, 60_000]
+    (entry,) = (await scene.pool.queue(Platform.GOOGLE_MEET))[2:]
+    await free(scene, running[0])
+    place = await scene.pool.queue_place(entry.bot_id)
+    assert place is not None
+    # Four holds are known now: three of 60 s and one of no time.
+    assert (place.position, place.estimated_wait_ms) == (2, 30_000)
+
+
+async def test_a_waiting_bot_that_is_stopped_is_cancelled(scene: Scene) -> None:
+    await full(scene)
+    waiting = await scene.create()
+    (stopped,) = await scene.pool.stop_bot(waiting.bot.id, "not needed")
+    assert (stopped.from_status, stopped.to_status, stopped.reason) == (
+        "QUEUED",
+        "CANCELLED",
+        "not needed",
+    )
+    assert await scene.pool.queue(Platform.GOOGLE_MEET) == []
+    assert await scene.pool.stop_bot(waiting.bot.id) == []
+
+
+async def test_a_bot_that_deploys_and_is_stopped_is_cancelled_and_its_slot_released(
+    scene: Scene,
+) -> None:
+    bot = (await scene.create()).bot
+    slot = await scene.slot_of(bot.id)
+    await scene.pass_time(seconds=2)
+    released, cancelled = await scene.pool.stop_bot(bot.id)
+    assert (released.slot_id, released.to_status) == (slot.id, "releasing")
+    assert released.details == {"botStatus": "CANCELLED", "heldMs": 2000}
+    assert (cancelled.machine, cancelled.to_status) == ("bot", "CANCELLED")
+
+
+async def test_a_bot_in_its_call_that_is_stopped_is_told_to_leave(scene: Scene) -> None:
+    bot, slot = await scene.running()
+    (told,) = await scene.pool.stop_bot(bot.id)
+    assert (told.from_status, told.to_status) == ("IN_CALL", "LEAVING")
+    assert (await scene.pool.get_slot(slot.id)).status is SlotStatus.BUSY
+    assert (await scene.pool.heartbeat(slot.id, slot.lease)).bot_status is BotStatus.LEAVING
+    assert await scene.pool.stop_bot(bot.id) == []
+
+
+async def test_a_bot_that_does_not_exist_cannot_be_stopped(scene: Scene) -> None:
+    with pytest.raises(BotNotFound, match="There is no bot 4711"):
+        await scene.pool.stop_bot(4711)
+
+
+async def test_stopping_and_assigning_at_once_never_leaves_a_bot_between_places(
+    scene: Scene,
+) -> None:
+    for _ in range(20):
+        running = await full(scene)
+        waiting = (await scene.create()).bot.id
+        slot = await scene.slot_of(running[0])
+        await scene.end(slot)
+        await asyncio.gather(
+            scene.pool.free(slot.id, slot.lease),
+            Pool(scene.store, Settings()).stop_bot(waiting),
+        )
+        assert (await scene.pool.get_bot(waiting)).status is BotStatus.CANCELLED
+        assert await scene.store.broken_invariants() == []
+        for one in await scene.pool.slots():
+            if one.assigned_bot_id:
+                await scene.pool.stop_bot(one.assigned_bot_id)
+            if one.status is not SlotStatus.IDLE:
+                await scene.pool.free(one.id, one.lease)

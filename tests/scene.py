@@ -1,0 +1,73 @@
+"""What the tests of the pool act with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from botpool.models import Ending, NewBot
+from botpool.states import BotStatus, Platform
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from botpool.models import Bot, CreatedBot, Slot, Transition
+    from botpool.pool import Pool
+    from botpool.store import Database, Store
+
+
+def new_bot(platform: Platform = Platform.GOOGLE_MEET, **changes: Any) -> NewBot:
+    """A request that leaves nothing to chance."""
+    return NewBot(
+        **{
+            "platform": platform,
+            "meeting_url": "https://meet.google.com/abc-defg-hij",
+            "bot_display_name": "Notes",
+            "queue_timeout_ms": 300_000,
+            **changes,
+        }
+    )
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A pool on a database of its own, and the verbs that most tests need."""
+
+    database: Database
+    store: Store
+    pool: Pool
+
+    async def create(self, platform: Platform = Platform.GOOGLE_MEET, **changes: Any) -> CreatedBot:
+        return await self.pool.create_bot(new_bot(platform, **changes))
+
+    async def running(self, platform: Platform = Platform.GOOGLE_MEET) -> tuple[Bot, Slot]:
+        """A bot in its call, and its slot."""
+        bot = (await self.create(platform)).bot
+        slot = await self.slot_of(bot.id)
+        await self.pool.advance(slot.id, slot.lease, BotStatus.IN_CALL, "admitted")
+        return await self.pool.get_bot(bot.id), await self.slot_of(bot.id)
+
+    async def idle(self, platform: Platform = Platform.GOOGLE_MEET) -> Slot:
+        """A slot that has served a bot and is idle again."""
+        bot = (await self.create(platform)).bot
+        slot = await self.slot_of(bot.id)
+        await self.end(slot)
+        await self.pool.free(slot.id, slot.lease)
+        return await self.pool.get_slot(slot.id)
+
+    async def end(self, slot: Slot, status: BotStatus = BotStatus.DONE) -> list[Transition]:
+        return await self.pool.release(
+            Ending(slot_id=slot.id, lease=slot.lease, bot_status=status, reason="the bot is done")
+        )
+
+    async def slot_of(self, bot_id: int) -> Slot:
+        slot = await self.pool.slot_of_bot(bot_id)
+        assert slot is not None
+        return slot
+
+    async def pass_time(self, **time: float) -> datetime:
+        """Let so much time go by."""
+        now = await self.store.now() + timedelta(**time)
+        await self.store.set_virtual_time(now)
+        return now

@@ -33,7 +33,8 @@ FROM generate_series(1, $2::integer) n, LATERAL (
 
 _TRANSITIONS = """
 INSERT INTO transitions (
-    at, machine, platform, from_status, to_status, slot_id, slot_name, lease, bot_id, reason, details
+    at, machine, platform, from_status, to_status,
+    slot_id, slot_name, lease, bot_id, reason, details
 )
 SELECT
     now() - ($2 - n) * interval '1 second', machine, $1, from_status, to_status,

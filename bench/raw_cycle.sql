@@ -1,13 +1,13 @@
 -- One bot's life as raw SQL: create it on an idle slot, end it, free the slot. The same rows that the
 -- pool writes, in as few statements as can be, with no lock, no queue and no look at the lease.
-WITH slot AS (
+WITH idle AS MATERIALIZED (
+    SELECT id AS idle_id FROM bot_pool_slots WHERE platform = 'google-meet' AND status = 'idle'
+    ORDER BY last_used_at, id LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED
+), slot AS (
     UPDATE bot_pool_slots
     SET status = 'deploying', assigned_bot_id = nextval('bots_id_seq'), lease = lease + 1,
         last_used_at = clock_timestamp(), last_assigned_at = clock_timestamp()
-    WHERE id = (
-        SELECT id FROM bot_pool_slots WHERE platform = 'google-meet' AND status = 'idle'
-        ORDER BY last_used_at, id LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED
-    )
+    FROM idle WHERE id = idle_id
     RETURNING *
 ), bot AS (
     INSERT INTO bots (

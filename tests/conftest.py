@@ -18,7 +18,9 @@ from botpool.store.embedded import embedded_postgres
 from tests.scene import Scene
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Generator
+
+NO_SKIP = "BOTPOOL_TEST_NO_SKIP" in os.environ
 
 _TEMPLATE = "botpool_template"
 _numbers = count(1)
@@ -26,6 +28,16 @@ _numbers = count(1)
 
 def _named(dsn: str, name: str) -> str:
     return urlunsplit(urlsplit(dsn)._replace(path=f"/{name}"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Where nothing may be skipped, as in CI, a skipped test is a failed one."""
+    report = yield
+    if NO_SKIP and report.skipped:
+        report.outcome = "failed"
+        report.longrepr = f"skipped, where nothing may be: {report.longreprtext}"
+    return report
 
 
 @pytest.fixture(scope="session")

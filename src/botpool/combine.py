@@ -15,12 +15,13 @@ Result = TypeVar("Result")
 
 
 class Combiner(Generic[Item, Result]):
-    """Hands items to `run` in batches: whatever arrives while one batch is under way is the next.
+    """Hands items to `run` in batches: whatever arrives while one is under way is the next batch.
 
-    `run` gets items in the order of their arrival and returns a result for each, in that order. A
-    lone caller waits for nobody. A caller that is cancelled gives up its result, not its item: work
-    that has begun is finished. When a batch fails because one of its items can't be met, each is
-    run again on its own, so that only the guilty one fails; any other error reaches all of them.
+    `run` gets items in the order of their arrival and returns a result for each, in that order.
+    A lone caller waits for nobody: its item is run at once, as if there were no combiner. When a
+    batch fails because one of its items can't be met, each is run again on its own, so that only
+    the guilty one fails; any other error reaches all of them. A caller that is cancelled while it
+    waits for a batch gives up its result, not its item.
     """
 
     def __init__(
@@ -29,15 +30,24 @@ class Combiner(Generic[Item, Result]):
         self._run = run
         self._most = most
         self._waiting: list[tuple[Item, asyncio.Future[Result]]] = []
+        self._busy = False
         self._worker: asyncio.Task[None] | None = None
 
     async def __call__(self, item: Item) -> Result:
         """Run `item` with those that arrive together with it, and return its result."""
-        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-        self._waiting.append((item, future))
-        if self._worker is None:
-            self._worker = asyncio.create_task(self._work())
-        return await future
+        if self._busy:
+            future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+            self._waiting.append((item, future))
+            return await future
+        self._busy = True
+        try:
+            (result,) = await self._run([item])
+            return result
+        finally:
+            if self._waiting:
+                self._worker = asyncio.create_task(self._work())
+            else:
+                self._busy = False
 
     async def _work(self) -> None:
         try:
@@ -45,7 +55,7 @@ class Combiner(Generic[Item, Result]):
                 batch, self._waiting = self._waiting[: self._most], self._waiting[self._most :]
                 await self._run_batch(batch)
         finally:
-            self._worker = None
+            self._busy = False
 
     async def _run_batch(self, batch: list[tuple[Item, asyncio.Future[Result]]]) -> None:
         try:
@@ -56,21 +66,19 @@ class Combiner(Generic[Item, Result]):
             else:
                 for one in batch:
                     await self._run_batch([one])
-        except BaseException as error:
+        except Exception as error:  # noqa: BLE001 - handed to those who wait for it
             _fail(batch, error)
-            if not isinstance(error, Exception):
-                raise
+        except asyncio.CancelledError:
+            for _, future in [*batch, *self._waiting]:
+                future.cancel()
+            raise
         else:
             for (_, future), result in zip(batch, results, strict=True):
                 if not future.done():
                     future.set_result(result)
 
 
-def _fail(batch: list[tuple[Item, asyncio.Future[Result]]], error: BaseException) -> None:
+def _fail(batch: list[tuple[Item, asyncio.Future[Result]]], error: Exception) -> None:
     for _, future in batch:
-        if future.done():
-            continue
-        if isinstance(error, asyncio.CancelledError):
-            future.cancel()
-        else:
+        if not future.done():
             future.set_exception(error)

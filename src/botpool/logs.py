@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TextIO
 
 import structlog
 
@@ -16,9 +16,14 @@ if TYPE_CHECKING:
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("botpool")
 
 
-def configure_logs(level: str = "INFO", style: Literal["auto", "json", "console"] = "auto") -> None:
-    """Send log lines to standard error. `auto` is for the eye on a terminal, JSON elsewhere."""
-    for_the_eye = style == "console" or (style == "auto" and sys.stderr.isatty())
+def configure_logs(
+    level: str = "INFO",
+    style: Literal["auto", "json", "console"] = "auto",
+    stream: TextIO | None = None,
+) -> None:
+    """Send log lines to a stream, or standard error. `auto`: for the eye if it is a terminal."""
+    stream = stream or sys.stderr
+    for_the_eye = style == "console" or (style == "auto" and stream.isatty())
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
@@ -29,7 +34,7 @@ def configure_logs(level: str = "INFO", style: Literal["auto", "json", "console"
             else structlog.processors.JSONRenderer(default=str),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level]),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(stream),
         cache_logger_on_first_use=True,
     )
 

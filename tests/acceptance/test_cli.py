@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -67,6 +68,19 @@ async def test_it_runs_on_a_database_of_its_own(tmp_path: Path) -> None:
     assert (code, error) == (0, "")
     assert "applied 0001_core" in output
     assert not list(tmp_path.rglob("postmaster.pid"))
+
+
+async def test_the_example_in_the_readme_runs(database_url: str) -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
+    (example,) = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", example),
+        env={"BOTPOOL_DATABASE_URL": database_url},
+        stdout=asyncio.subprocess.PIPE,
+    )
+    output, _ = await process.communicate()
+    assert process.returncode == 0
+    assert "slot busy → releasing the call is over" in output.decode()
 
 
 async def test_the_version_and_help_are_there() -> None:

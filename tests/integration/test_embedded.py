@@ -404,13 +404,19 @@ def open_files(home: Path) -> list[str]:
     return [name for name in found if name.startswith(str(home))]
 
 
-async def test_path_with_spaces_and_the_shell_s_characters_works(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in {"PGDATA": "/none", "PGPORT": "1", "PGSSLMODE": "verify-full"}.items():
-        monkeypatch.setenv(name, value)
+async def test_path_with_spaces_and_the_shell_s_characters_works(folder: Path) -> None:
     async with embedded_postgres(folder / "a $HOME 'b' \"c\" `d` 100%+é") as address:
         assert await ask(address) == 1
+
+
+async def test_variables_for_another_postgresql_are_not_heeded(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others = {"PGDATA": "/none", "PGHOST": "none", "PGPORT": "1", "PGSSLMODE": "verify-full"}
+    for name, value in others.items():
+        monkeypatch.setenv(name, value)
+    async with embedded_postgres(home) as address:
+        assert await ask(address, "SHOW port") == "5432"
 
 
 async def test_path_too_long_for_a_socket_works_and_is_joined_from_any_temporary_folder(

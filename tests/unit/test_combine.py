@@ -88,22 +88,6 @@ async def test_any_other_error_reaches_everyone_and_is_not_tried_again() -> None
     assert await batch([1, -2, 3]) == ([DatabaseUnreachable] * 3, [[1, -2, 3]])
 
 
-async def test_those_behind_a_caller_that_fails_or_gives_up_are_served() -> None:
-    for give_up in (True, False):
-        recorder = Recorder()
-        combined = Combiner(recorder)
-        first = asyncio.create_task(combined(0 if give_up else -2))
-        await recorder.started.wait()
-        second = asyncio.create_task(combined(1))
-        await asyncio.sleep(0)
-        if give_up:
-            first.cancel()
-        recorder.gate.set()
-        with pytest.raises((asyncio.CancelledError, DatabaseUnreachable)):
-            await first
-        assert await second == 10
-
-
 async def test_a_caller_that_gives_up_does_not_stop_the_work_of_its_batch() -> None:
     recorder = Recorder()
     combined = Combiner(recorder)

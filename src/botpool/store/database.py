@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import asyncpg
+import orjson
 
 from botpool.errors import (
     BotpoolError,
@@ -63,34 +63,71 @@ def _mapped_errors() -> Iterator[None]:
 
 
 class Database:
-    """A pool of connections to one database. Safe to share between tasks."""
+    """A pool of connections to one database. Safe to share between tasks.
+
+    To give a connection back to asyncpg's pool and take it again costs more than a short query, so
+    one that nobody waits for is kept at hand.
+    """
 
     def __init__(self, connections: asyncpg.Pool[asyncpg.Record]) -> None:
         self._connections = connections
+        self._at_hand: list[Connection] = []
+        self._waiting = 0
 
     async def fetch(self, sql: str, *args: object) -> list[asyncpg.Record]:
         """Run one statement in a transaction of its own and return its rows."""
-        with _mapped_errors():
-            return await self._connections.fetch(sql, *args)
+        async with self._connection() as connection:
+            return await connection.fetch(sql, *args)
 
     async def fetch_one(self, sql: str, *args: object) -> asyncpg.Record | None:
         """Run one statement and return its first row, if it has one."""
-        with _mapped_errors():
-            return await self._connections.fetchrow(sql, *args)
+        async with self._connection() as connection:
+            return await connection.fetchrow(sql, *args)
 
     async def execute(self, sql: str, *args: object) -> int:
         """Run one statement, or without arguments several, and return how many rows it touched."""
-        with _mapped_errors():
-            tag = await self._connections.execute(sql, *args)
+        async with self._connection() as connection:
+            tag = await connection.execute(sql, *args)
         count = tag.rpartition(" ")[2]
         return int(count) if count.isdigit() else 0
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
         """A connection inside a transaction: committed at the end, rolled back by an error."""
+        async with self._connection() as connection, connection.transaction():
+            yield connection
+
+    async def close(self) -> None:
+        """Close every connection, once those in use are given back."""
+        while self._at_hand:
+            await self._connections.release(self._at_hand.pop())
+        await self._connections.close()
+
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[Connection]:
         with _mapped_errors():
-            async with self._connections.acquire() as connection, connection.transaction():
+            connection = await self._take()
+            try:
                 yield connection
+            except BaseException:
+                await self._connections.release(connection)
+                raise
+            if self._waiting:
+                await self._connections.release(connection)
+            else:
+                self._at_hand.append(connection)
+
+    async def _take(self) -> Connection:
+        while self._at_hand:
+            connection = self._at_hand.pop()
+            if not connection.is_closed():
+                return connection
+            await self._connections.release(connection)
+        self._waiting += 1
+        try:
+            return await self._connections.acquire()
+        finally:
+            self._waiting -= 1
 
 
 @asynccontextmanager
@@ -99,11 +136,11 @@ async def connect(dsn: str, *, max_connections: int = 10) -> AsyncIterator[Datab
 
     Raises `DatabaseUnreachable` or `DatabaseTooOld`; neither shows a password.
     """
-    connections = await _open(dsn, max_connections)
+    database = Database(await _open(dsn, max_connections))
     try:
-        yield Database(connections)
+        yield database
     finally:
-        await connections.close()
+        await database.close()
 
 
 async def _open(dsn: str, max_connections: int) -> asyncpg.Pool[asyncpg.Record]:
@@ -138,8 +175,12 @@ async def _open(dsn: str, max_connections: int) -> asyncpg.Pool[asyncpg.Record]:
 
 async def _prepare(connection: asyncpg.Connection[asyncpg.Record]) -> None:
     await connection.set_type_codec(
-        "jsonb", schema="pg_catalog", encoder=json.dumps, decoder=json.loads
+        "jsonb", schema="pg_catalog", encoder=_json, decoder=orjson.loads
     )
+
+
+def _json(value: object) -> str:
+    return orjson.dumps(value).decode()
 
 
 async def _keep(connection: asyncpg.Connection[asyncpg.Record]) -> None:

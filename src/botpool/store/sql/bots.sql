@@ -1,10 +1,7 @@
 -- name: create_bots_on_idle_slots
 -- Create bots of a platform, as many as there are idle slots and in this order, each on the slot
 -- least recently used; none while others wait. Returns two transitions a bot: the slot's, its own.
-WITH clock AS MATERIALIZED (
-    SELECT botpool_now() AS now
-),
-request AS (
+WITH request AS (
     SELECT * FROM unnest(
         $2::text[], $3::text[], $4::integer[], $5::integer[], $6::text[], $7::jsonb[], $8::jsonb[]
     ) WITH ORDINALITY AS r (
@@ -25,8 +22,8 @@ idle AS (
 ),
 pair AS MATERIALIZED (
     SELECT
-        nextval('bots_id_seq') AS bot_id, n, idle.id AS slot_id, slot_name, container_ref, lease,
-        meeting_url, bot_display_name, priority, queue_timeout_ms, correlation_id, metadata, config
+        nextval('bots_id_seq') AS bot_id, botpool_now() AS now, n,
+        idle.id AS slot_id, slot_name, container_ref, lease, meeting_url, bot_display_name, priority, queue_timeout_ms, correlation_id, metadata, config
     FROM idle JOIN request USING (n)
 ),
 bot AS (
@@ -37,14 +34,14 @@ bot AS (
     SELECT
         bot_id, $1, meeting_url, bot_display_name, 'DEPLOYING', priority, queue_timeout_ms,
         correlation_id, metadata, config, 1, slot_name, container_ref, now
-    FROM pair, clock
+    FROM pair
 ),
 slot AS (
     UPDATE bot_pool_slots s
     SET status = 'deploying', assigned_bot_id = pair.bot_id, lease = pair.lease,
         last_used_at = now, last_assigned_at = now,
         error_message = NULL, deployment_ref = NULL, deployment_status = NULL
-    FROM pair, clock
+    FROM pair
     WHERE s.id = pair.slot_id
 )
 INSERT INTO transitions (
@@ -54,7 +51,7 @@ INSERT INTO transitions (
 SELECT
     now, machine, $1, from_status, to_status,
     slot_id, slot_name, container_ref, lease, bot_id, correlation_id, 'assigned to an idle slot'
-FROM clock, pair, (
+FROM pair, (
     VALUES ('slot', 'idle', 'deploying'), ('bot', NULL, 'DEPLOYING')
 ) step (machine, from_status, to_status)
 ORDER BY n, machine DESC

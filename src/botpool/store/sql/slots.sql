@@ -1,10 +1,7 @@
 -- name: end_assignments
 -- End assignments, each under its lease: the bot takes its last status (unless it ended before), and
 -- the slot goes to releasing, or to error. Leaves alone a bot heard since `unless_heard_since`.
-WITH clock AS MATERIALIZED (
-    SELECT botpool_now() AS now
-),
-asked AS (
+WITH asked AS (
     SELECT * FROM unnest(
         $1::bigint[], $2::bigint[], $3::text[], $4::text[], $5::text[], $6::text[],
         $7::timestamptz[], $8::jsonb[]
@@ -14,6 +11,7 @@ asked AS (
 ),
 ending AS MATERIALIZED (
     SELECT
+        botpool_now() AS now,
         s.id, s.slot_name, s.platform, s.container_ref, s.lease, s.status AS slot_from,
         s.last_assigned_at, b.id AS bot_id, b.status AS bot_from, b.correlation_id, b.last_heartbeat,
         asked.slot_status AS slot_to, asked.reason, asked.failure_cause, asked.details,
@@ -30,13 +28,13 @@ slot AS (
     UPDATE bot_pool_slots s
     SET status = slot_to, assigned_bot_id = NULL, last_released_at = now,
         error_message = CASE WHEN slot_to = 'error' THEN reason END
-    FROM ending, clock WHERE s.id = ending.id
+    FROM ending WHERE s.id = ending.id
 ),
 bot AS (
     UPDATE bots b
     SET status = bot_to, ended_at = now, failure_cause = ending.failure_cause,
         failure_reason = CASE WHEN bot_to = 'FATAL' THEN reason END
-    FROM ending, clock WHERE b.id = ending.bot_id AND bot_from <> bot_to
+    FROM ending WHERE b.id = ending.bot_id AND bot_from <> bot_to
 )
 INSERT INTO transitions (
     at, machine, platform, from_status, to_status,
@@ -45,7 +43,7 @@ INSERT INTO transitions (
 SELECT
     now, machine, platform, from_status, to_status,
     id, slot_name, container_ref, lease, bot_id, correlation_id, reason, step.details
-FROM clock, ending, LATERAL (
+FROM ending, LATERAL (
     VALUES
         ('slot', slot_from, slot_to, jsonb_build_object(
             'botStatus', bot_to,

@@ -36,7 +36,6 @@ def configure_logs(
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level]),
         logger_factory=structlog.PrintLoggerFactory(stream),
-        cache_logger_on_first_use=True,
     )
 
 
@@ -46,8 +45,9 @@ def _json(line: object, **_: object) -> str:
 
 def log_transitions(transitions: Iterable[Transition]) -> None:
     """Write one line for each transition, as its row in the database says it."""
+    log = _log.bind()
     for transition in transitions:
-        _log.info(
+        log.info(
             "transition",
             id=transition.id,
             machine=transition.machine,

@@ -8,32 +8,33 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from botpool import __version__
-from botpool.cli import main
 from botpool.store import connect
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+TOO_OLD = (
+    "import botpool.store.database as d; d.MINIMUM_VERSION = 99; import botpool.cli as c; c.main()"
+)
 
 
-async def botpool(*args: str, **settings: str) -> tuple[int | None, str, str]:
-    """Run the command and return its exit code, standard output and standard error."""
-    environment: Mapping[str, str] = {
-        "PATH": os.environ["PATH"],
-        **{f"BOTPOOL_{name.upper()}": value for name, value in settings.items()},
-    }
+async def run(*command: str, **environment: str) -> tuple[int | None, str, str]:
+    """Run a command and return its exit code, standard output and standard error."""
     process = await asyncio.create_subprocess_exec(
-        *(str(Path(sys.executable).parent / "botpool"), *args),
-        env=environment,
+        *command,
+        env={"PATH": os.environ["PATH"], **environment},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
     output, error = await process.communicate()
     return process.returncode, output.decode(), error.decode()
+
+
+async def botpool(*args: str, **settings: str) -> tuple[int | None, str, str]:
+    """Run the command line with these settings."""
+    environment = {f"BOTPOOL_{name.upper()}": value for name, value in settings.items()}
+    return await run(str(Path(sys.executable).parent / "botpool"), *args, **environment)
 
 
 async def test_migrate_shows_what_it_did(empty_database_url: str) -> None:
@@ -73,14 +74,9 @@ async def test_it_runs_on_a_database_of_its_own(tmp_path: Path) -> None:
 async def test_the_example_in_the_readme_runs(database_url: str) -> None:
     readme = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
     (example,) = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", example),
-        env={"BOTPOOL_DATABASE_URL": database_url},
-        stdout=asyncio.subprocess.PIPE,
-    )
-    output, _ = await process.communicate()
-    assert process.returncode == 0
-    assert "slot busy → releasing the call is over" in output.decode()
+    code, output, _ = await run(sys.executable, "-c", example, BOTPOOL_DATABASE_URL=database_url)
+    assert code == 0
+    assert "slot busy → releasing the call is over" in output
 
 
 async def test_the_version_and_help_are_there() -> None:
@@ -138,16 +134,11 @@ async def test_a_database_newer_than_the_code_is_one_sentence_and_exit_code_2(
     )
 
 
-def test_a_server_that_is_too_old_is_one_sentence_and_exit_code_2(
-    server: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_a_server_that_is_too_old_is_one_sentence_and_exit_code_2(server: str) -> None:
     """No server older than the oldest that we take is at hand, so the limit is raised."""
-    monkeypatch.setattr("botpool.store.database.MINIMUM_VERSION", 99)
-    monkeypatch.setattr("sys.argv", ["botpool", "migrate"])
-    monkeypatch.setenv("BOTPOOL_DATABASE_URL", server)
-    with pytest.raises(SystemExit) as exit_:
-        main()
-    assert exit_.value.code == 2
-    error = capsys.readouterr().err
+    code, output, error = await run(
+        *(sys.executable, "-c", TOO_OLD, "migrate"), BOTPOOL_DATABASE_URL=server
+    )
+    assert (code, output) == (2, "")
     assert error.startswith("botpool: The database server is PostgreSQL 1")
     assert error.endswith("; botpool needs 99 or later.\n")

@@ -54,6 +54,21 @@ except EmbeddedPostgresFailed as error:
     print(error, flush=True)
     sys.exit(2)
 """
+COMING_AND_GOING = """
+import asyncio, sys
+from pathlib import Path
+from botpool.store import embedded
+
+async def use():
+    async with embedded.embedded_postgres(Path(sys.argv[1])):
+        pass
+
+async def main():
+    await asyncio.gather(use(), use(), use(), use())
+
+embedded._PAUSE_SECONDS = 0  # each asks for the lock at every turn of the loop
+asyncio.run(main())
+"""
 KILLED_WITHIN_INITDB = """
 import os, signal
 from botpool.store.embedded import _Server
@@ -136,7 +151,7 @@ async def running(home: Path, *before: str, program: str = USER) -> AsyncIterato
     command = (*before, sys.executable, "-c", program, str(home))
     process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, cwd="/")
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(30):
             yield process
     finally:
         if process.returncode is None:
@@ -243,6 +258,12 @@ async def test_two_users_within_one_process_count_as_two(home: Path) -> None:
         async with embedded_postgres(home):
             pass
         assert await ask(address) == 1
+    assert server_pid(home) is None
+
+
+async def test_one_can_come_while_another_goes_within_one_process(home: Path) -> None:
+    async with running(home, program=COMING_AND_GOING) as process:
+        assert await process.wait() == 0
     assert server_pid(home) is None
 
 
@@ -463,6 +484,8 @@ async def test_root_runs_the_server_as_the_owner_of_the_data(theirs: Path) -> No
     async with running(theirs, *AS_NOBODY) as nobody:
         address = await line(nobody)
         assert await left(nobody) == 0
+    for made_again_by_root in ("postgres.lock", "postgres.users", "postgres.log"):
+        (theirs / made_again_by_root).unlink()
     async with embedded_postgres(theirs) as same_address:
         assert same_address == address
         assert user_of(server_pid(theirs)) == NOBODY

@@ -27,8 +27,8 @@ $(VENV)/dev.stamp: requirements/dev.txt $(VENV)/run.stamp
 	@touch $@
 
 run: $(VENV)/run.stamp ## run botpool on its embedded default
-	$(BIN)/botpool migrate
-	$(BIN)/botpool status
+	@$(BIN)/botpool migrate
+	@$(BIN)/botpool status
 
 test: $(VENV)/dev.stamp lint ## check and test everything
 	$(BIN)/pytest

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
 NOBODY = 65534
+HARD_NAME = "a $HOME 'b' \"c\" `d` 100%+é"
 IS_ROOT = os.geteuid() == 0
 needs_root = pytest.mark.skipif(
     not IS_ROOT or not shutil.which("setpriv"), reason="switches users, so needs root and setpriv"
@@ -54,19 +55,29 @@ except EmbeddedPostgresFailed as error:
     print(error, flush=True)
     sys.exit(2)
 """
-COMING_AND_GOING = """
+ONE_COMES_WHILE_ANOTHER_GOES = """
 import asyncio, sys
 from pathlib import Path
 from botpool.store import embedded
+
+coming = []
+stop = embedded._Server._stop
 
 async def use():
     async with embedded.embedded_postgres(Path(sys.argv[1])):
         pass
 
-async def main():
-    await asyncio.gather(use(), use(), use(), use())
+async def stop_and_call_another(server):
+    if not coming:
+        coming.append(asyncio.create_task(use()))
+    await stop(server)
 
-embedded._PAUSE_SECONDS = 0  # each asks for the lock at every turn of the loop
+async def main():
+    await use()
+    await coming[0]
+
+embedded._PAUSE_SECONDS = 0  # the other asks for the lock at every turn of the loop
+embedded._Server._stop = stop_and_call_another
 asyncio.run(main())
 """
 KILLED_WITHIN_INITDB = """
@@ -109,7 +120,7 @@ def shared() -> Iterator[Path]:
 @pytest.fixture
 def home(shared: Path) -> Iterator[Path]:
     """A data folder that the tests share, for initdb takes a second; no server runs in it."""
-    yield shared / "data"
+    yield shared / HARD_NAME
     assert not end_servers_below(shared)
 
 
@@ -262,7 +273,7 @@ async def test_two_users_within_one_process_count_as_two(home: Path) -> None:
 
 
 async def test_one_can_come_while_another_goes_within_one_process(home: Path) -> None:
-    async with running(home, program=COMING_AND_GOING) as process:
+    async with running(home, program=ONE_COMES_WHILE_ANOTHER_GOES) as process:
         assert await process.wait() == 0
     assert server_pid(home) is None
 
@@ -425,9 +436,10 @@ def open_files(home: Path) -> list[str]:
     return [name for name in found if name.startswith(str(home))]
 
 
-async def test_path_with_spaces_and_the_shell_s_characters_works(folder: Path) -> None:
-    async with embedded_postgres(folder / "a $HOME 'b' \"c\" `d` 100%+é") as address:
-        assert await ask(address) == 1
+async def test_path_with_spaces_and_the_shell_s_characters_works(home: Path) -> None:
+    async with embedded_postgres(home) as address:
+        assert await ask(address, "SHOW data_directory") == str(home / "postgres")
+        assert home.name == HARD_NAME
 
 
 async def test_variables_for_another_postgresql_are_not_heeded(

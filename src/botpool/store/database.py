@@ -36,6 +36,13 @@ _SERVER_SETTINGS = {
     "plan_cache_mode": "force_generic_plan",
 }
 
+_LOST = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.CrashShutdownError,
+)
+
 _OURS: dict[str, type[BotpoolError]] = {
     "BP001": TransitionRefused,
     "BP002": StaleLease,
@@ -49,7 +56,7 @@ def _mapped_errors() -> Iterator[None]:
     """Turn PostgreSQL's refusals into ours, by their code, and a lost server into one error."""
     try:
         yield
-    except asyncpg.PostgresConnectionError as error:
+    except _LOST as error:
         raise DatabaseUnreachable(f"The database connection was lost: {error}") from error
     except asyncpg.DataError as error:
         raise InvalidRequest(f"The database can't take this value: {error}") from error
@@ -73,6 +80,7 @@ class Database:
         self._connections = connections
         self._at_hand: list[Connection] = []
         self._waiting = 0
+        self._closing = False
 
     async def fetch(self, sql: str, *args: object) -> list[asyncpg.Record]:
         """Run one statement in a transaction of its own and return its rows."""
@@ -99,6 +107,7 @@ class Database:
 
     async def close(self) -> None:
         """Close every connection, once those in use are given back."""
+        self._closing = True
         while self._at_hand:
             await self._connections.release(self._at_hand.pop())
         await self._connections.close()
@@ -112,7 +121,7 @@ class Database:
             except BaseException:
                 await self._connections.release(connection)
                 raise
-            if self._waiting:
+            if self._waiting or self._closing:
                 await self._connections.release(connection)
             else:
                 self._at_hand.append(connection)

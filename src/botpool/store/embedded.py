@@ -49,15 +49,9 @@ _SOCKET = ".s.PGSQL.5432"
 _SOCKET_PATH_BYTES = 103 if sys.platform == "darwin" else 107
 _PROGRAM_FOLDERS = {16: "pginstall", 18: "pginstall18"}
 _CLUSTER = ("--username=postgres", "--auth=trust", "--encoding=UTF8", "--locale=C")
-_SETTINGS = {
-    "listen_addresses": "",
-    "log_checkpoints": "off",
-    "log_min_messages": "log",  # an error in a statement is its client's to log
-}
-_ROOT = (
-    "PostgreSQL does not run as root, and {}: start botpool as another user, or set"
-    " BOTPOOL_DATABASE_URL."
-)
+# The level `log` leaves out the errors in statements, which are for their clients to log.
+_SETTINGS = {"listen_addresses": "", "log_checkpoints": "off", "log_min_messages": "log"}
+_ROOT = "PostgreSQL bars root, and {}: start botpool as another user or set BOTPOOL_DATABASE_URL."
 _NOT_YET = (
     ConnectionError,
     FileNotFoundError,
@@ -294,11 +288,11 @@ class _Server:
         setpriv = shutil.which("setpriv")
         if not setpriv:
             raise EmbeddedPostgresFailed(_ROOT.format("setpriv is not there to run it as another"))
-        words = [setpriv, f"--reuid={self.owner.user}", f"--regid={self.owner.group}"]
-        words += ["--clear-groups"]
+        user, group = self.owner
+        words = [setpriv, f"--reuid={user}", f"--regid={group}", "--clear-groups"]
         if closed := self._closed_folder():
             if not (capability := _capability()):
-                why = f"user {self.owner.user}, who would run it, can't enter {closed}"
+                why = f"user {user}, who would run it, can't enter {closed}"
                 raise EmbeddedPostgresFailed(_ROOT.format(why))
             # access(2), which PostgreSQL asks about its programs, minds capabilities only so.
             words += ["--securebits=+no_setuid_fixup"]

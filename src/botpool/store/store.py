@@ -125,9 +125,13 @@ class Store:
         self, leases: Sequence[tuple[int, int]], source: SlotStatus, reason: str
     ) -> list[Transition]:
         """Make idle each (slot, lease) that is in `source`, and serve the queue from them."""
-        slot_ids = [slot_id for slot_id, _ in leases]
+        leases = sorted(leases)  # so that two who free the same slots lock them in one order
         return await self._change(
-            "free_slots", slot_ids, [lease for _, lease in leases], source, reason
+            "free_slots",
+            [slot_id for slot_id, _ in leases],
+            [lease for _, lease in leases],
+            source,
+            reason,
         )
 
     async def relaunch_bot(

@@ -166,41 +166,49 @@ async def test_an_ended_bot_never_changes(pools: Database, status: str) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "statements",
-    [
-        pytest.param(bot(1, "QUEUED"), id="waits, but is not in the queue"),
-        pytest.param(bot(1, "DEPLOYING"), id="deploys, but has no slot"),
-        pytest.param(
-            bot(1, "DEPLOYING", "google-meet") + slot(1, "deploying", 1, "zoom"),
-            id="has a slot of another platform",
-        ),
-        pytest.param(
-            bot(1, "DEPLOYING")
-            + slot(1, "deploying", 1)
-            + "UPDATE bot_pool_slots SET status = 'releasing', assigned_bot_id = NULL;",
-            id="runs, but its slot was released",
-        ),
-        pytest.param(
-            bot(1, "PENDING") + place(1, "QUEUED"), id="is in the queue, but does not wait"
-        ),
-        pytest.param(
-            bot(1, "QUEUED") + place(1, "QUEUED") + "DELETE FROM bot_pool_queue;",
-            id="waits, but was taken out of the queue",
-        ),
-        pytest.param(
-            bot(1, "QUEUED") + place(1, "QUEUED") + slot(1, "deploying", 1),
-            id="waits, but has a slot",
-        ),
-        pytest.param(
-            bot(1, "DEPLOYING")
-            + slot(1, "deploying", 1)
-            + "UPDATE bots SET platform = 'google-meet', status = 'IN_CALL';",
-            id="moved to another platform",
-        ),
-    ],
-)
-async def test_a_live_bot_that_is_nowhere_is_refused(pools: Database, statements: str) -> None:
+WAITING = bot(1, "QUEUED") + place(1, "QUEUED")
+RUNNING = bot(1, "DEPLOYING") + slot(1, "deploying", 1)
+
+# What was there before, and the change, a transaction of its own, that leaves the bot nowhere.
+NOWHERE = {
+    "a new bot waits, but not in the queue": ("SELECT", bot(1, "QUEUED")),
+    "a new bot deploys, but has no slot": ("SELECT", bot(1, "DEPLOYING")),
+    "a new bot has a slot of another platform": (
+        "SELECT",
+        bot(1, "DEPLOYING", "google-meet") + slot(1, "deploying", 1, "zoom"),
+    ),
+    "a bot deploys, but is still in the queue": (
+        WAITING,
+        "UPDATE bots SET status = 'DEPLOYING'",
+    ),
+    "a bot is cancelled, but is still in the queue": (
+        WAITING,
+        "UPDATE bots SET status = 'CANCELLED', ended_at = now()",
+    ),
+    "a bot is taken out of the queue, but waits": (WAITING, "DELETE FROM bot_pool_queue"),
+    "a bot that waits gets a slot": (WAITING, slot(1, "deploying", 1)),
+    "a bot that waits is in the queue of another platform": (
+        WAITING,
+        "UPDATE bot_pool_queue SET platform = 'google-meet'",
+    ),
+    "a bot that does not wait is in the queue": (bot(1, "PENDING"), place(1, "QUEUED")),
+    "a bot runs, but its slot is released": (
+        RUNNING,
+        "UPDATE bot_pool_slots SET status = 'releasing', assigned_bot_id = NULL",
+    ),
+    "a bot that runs waits": (RUNNING, "UPDATE bots SET status = 'QUEUED'"),
+    "a bot that runs is moved to another platform": (
+        RUNNING,
+        "UPDATE bots SET platform = 'google-meet', status = 'IN_CALL'",
+    ),
+}
+
+
+@pytest.mark.parametrize(("before", "statements"), NOWHERE.values(), ids=NOWHERE.keys())
+async def test_a_live_bot_that_is_nowhere_is_refused(
+    pools: Database, before: str, statements: str
+) -> None:
+    await pools.execute(before)
     assert await verdict(pools, statements) is TransitionRefused
 
 

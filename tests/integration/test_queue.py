@@ -64,8 +64,8 @@ async def test_a_lower_priority_number_is_first_then_the_time(scene: Scene) -> N
     assert served == ["urgent", "a", "b"]
 
 
-async def test_a_newcomer_never_overtakes_the_queue(scene: Scene) -> None:
-    """An idle slot beside a queue is what a killed process can leave behind."""
+async def idle_beside_the_queue(scene: Scene) -> tuple[int, int]:
+    """A bot that waits, and a slot that is idle all the same: what a killed process can leave."""
     first, *_ = await full(scene)
     waiting = await scene.create()
     slot = await scene.slot_of(first)
@@ -76,9 +76,25 @@ async def test_a_newcomer_never_overtakes_the_queue(scene: Scene) -> None:
         " VALUES (botpool_now(), 'slot', 'google-meet', 'releasing', 'idle', $1, 'by hand')",
         slot.id,
     )
+    return waiting.bot.id, slot.id
+
+
+async def test_a_newcomer_never_overtakes_the_queue(scene: Scene) -> None:
+    waiting, slot_id = await idle_beside_the_queue(scene)
     newcomer = await scene.create()
     assert (newcomer.bot.status, newcomer.queue_position) == (BotStatus.QUEUED, 1)
-    assert (await scene.pool.get_slot(slot.id)).assigned_bot_id == waiting.bot.id
+    assert (await scene.pool.get_slot(slot_id)).assigned_bot_id == waiting
+
+
+async def test_a_newcomer_does_not_overtake_one_whose_place_is_locked(scene: Scene) -> None:
+    """Whoever has locked it may yet give it up."""
+    waiting, slot_id = await idle_beside_the_queue(scene)
+    async with scene.database.transaction() as connection:
+        await connection.execute("SELECT FROM bot_pool_queue WHERE bot_id = $1 FOR UPDATE", waiting)
+        newcomer = await scene.create()
+        assert (newcomer.bot.status, newcomer.queue_position) == (BotStatus.QUEUED, 2)
+    await scene.pool.assign_waiting(Platform.GOOGLE_MEET)
+    assert (await scene.pool.get_slot(slot_id)).assigned_bot_id == waiting
 
 
 async def test_every_slot_that_becomes_idle_serves_another_bot(scene: Scene) -> None:
@@ -113,6 +129,16 @@ async def test_a_bot_that_joins_the_queue_while_a_slot_becomes_idle_gets_it(scen
         for slot in await scene.pool.slots():
             await scene.end(slot)
             await scene.pool.free(slot.id, slot.lease)
+
+
+async def test_a_slot_that_is_deleted_makes_room_for_one_who_waits(scene: Scene) -> None:
+    first, *_ = await full(scene)
+    waiting = await scene.create()
+    slot = await scene.slot_of(first)
+    await scene.end(slot)
+    await scene.pool.mark_error(slot.id, slot.lease, FailureCause.ENGINE, "stuck")
+    await scene.pool.delete_slot(slot.id, slot.lease, "given up")
+    assert (await scene.slot_of(waiting.bot.id)).slot_name == slot.slot_name
 
 
 async def test_who_waits_past_its_deadline_ends_with_the_cause(scene: Scene) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from contextvars import Context
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from botpool.errors import InvalidRequest
+from botpool.errors import Refused
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -18,8 +19,8 @@ class Combiner(Generic[Item, Result]):
     """Hands items to `run` in batches: whatever arrives while one is under way is the next batch.
 
     `run` gets items in the order of their arrival and returns a result for each, in that order.
-    A lone caller waits for nobody. When a batch fails because one of its items can't be met, each
-    is run again on its own, so that only the guilty one fails; any other error reaches all of
+    A lone caller waits for nobody. When a batch is `Refused`, so that nothing of it was done, each
+    item is run again on its own and only the guilty one fails; any other error reaches all of
     them. A caller that is cancelled gives up its result, not its item.
     """
 
@@ -36,7 +37,8 @@ class Combiner(Generic[Item, Result]):
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self._waiting.append((item, future))
         if self._worker is None:
-            self._worker = asyncio.create_task(self._work())
+            # In a context of its own: the log lines of a batch are not those of its first caller.
+            self._worker = asyncio.create_task(self._work(), context=Context())
         return await future
 
     async def _work(self) -> None:
@@ -50,7 +52,10 @@ class Combiner(Generic[Item, Result]):
     async def _run_batch(self, batch: list[tuple[Item, asyncio.Future[Result]]]) -> None:
         try:
             results = await self._run([item for item, _ in batch])
-        except InvalidRequest as error:
+            for (_, future), result in zip(batch, results, strict=True):
+                if not future.done():
+                    future.set_result(result)
+        except Refused as error:
             if len(batch) == 1:
                 _fail(batch, error)
             else:
@@ -62,10 +67,6 @@ class Combiner(Generic[Item, Result]):
             for _, future in [*batch, *self._waiting]:
                 future.cancel()
             raise
-        else:
-            for (_, future), result in zip(batch, results, strict=True):
-                if not future.done():
-                    future.set_result(result)
 
 
 def _fail(batch: list[tuple[Item, asyncio.Future[Result]]], error: Exception) -> None:

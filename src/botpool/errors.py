@@ -12,9 +12,12 @@ The first line of a class's docstring is its default message.
     ├── NotFound
     │   ├── BotNotFound
     │   └── SlotNotFound
-    ├── InvalidRequest            the caller asks for what can't be
-    ├── StaleLease                the writer's assignment is over
-    └── TransitionRefused         the database knows no such step
+    └── Refused                   the database did nothing of what was asked
+        ├── InvalidRequest        the caller asks for what can't be
+        ├── StaleLease            the writer's assignment is over
+        ├── TransitionRefused     the state machine knows no such step
+        ├── ConstraintViolated    a row would break a promise
+        └── DatabaseBusy          others hold what it needs; it may be tried again
 """
 
 from __future__ import annotations
@@ -67,13 +70,28 @@ class SlotNotFound(NotFound):
     """There is no such slot."""
 
 
-class InvalidRequest(BotpoolError):
+class Refused(BotpoolError):
+    """The database did nothing of what was asked.
+
+    Whatever raises it has left no trace, so it is safe to ask again.
+    """
+
+
+class InvalidRequest(Refused):
     """The request can't be met as it is."""
 
 
-class StaleLease(BotpoolError):
+class StaleLease(Refused):
     """The assignment is over: its lease is not the slot's current one."""
 
 
-class TransitionRefused(BotpoolError):
+class TransitionRefused(Refused):
     """The state machine has no such transition."""
+
+
+class ConstraintViolated(Refused):
+    """A row would break a promise of the database."""
+
+
+class DatabaseBusy(Refused):
+    """Others hold what this needs."""

@@ -60,5 +60,5 @@ def log_transitions(transitions: Iterable[Transition]) -> None:
             correlation_id=transition.correlation_id,
             reason=transition.reason,
             **{"from": transition.from_status, "to": transition.to_status},
-            **transition.details,
+            details=transition.details,
         )

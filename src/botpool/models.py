@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from botpool.states import BOT_ENDED, BotStatus, FailureCause, Platform, SlotStatus
+from botpool.states import BotStatus, FailureCause, Platform, SlotStatus
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,7 +35,7 @@ class NewBot:
 class Bot:
     """One request to be in one meeting, from creation to its end.
 
-    `slot_name` and `container_ref` tell where it last ran; they stay after the release.
+    `slot_name`, `container_ref` and `lease` tell where it last ran; they stay after the release.
     """
 
     id: int
@@ -51,17 +51,13 @@ class Bot:
     launch_attempts: int
     slot_name: str | None
     container_ref: str | None
+    lease: int | None
     created_at: datetime
     started_at: datetime | None = None
     ended_at: datetime | None = None
     last_heartbeat: datetime | None = None
     failure_reason: str | None = None
     failure_cause: FailureCause | None = None
-
-    @property
-    def ended(self) -> bool:
-        """Whether it never changes again."""
-        return self.status in BOT_ENDED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,9 +8,10 @@ nothing the second time and returns an empty list.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 from uuid import uuid4
 
 from botpool.combine import Combiner
@@ -19,6 +20,7 @@ from botpool.logs import log_transitions
 from botpool.models import Bot, CreatedBot, Ending
 from botpool.states import (
     BOT_ENDED,
+    BOT_MAY_SAY,
     BOT_RELAUNCHABLE,
     BotStatus,
     FailureCause,
@@ -28,7 +30,7 @@ from botpool.states import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from botpool.models import (
         Heartbeat,
@@ -45,6 +47,8 @@ if TYPE_CHECKING:
 
 Lease = tuple[int, int]
 """A slot's id and the lease of one assignment of it."""
+
+Key = TypeVar("Key")
 
 _BATCH = 1000
 
@@ -70,13 +74,15 @@ class Pool:
         self._heartbeat = Combiner(self._record_heartbeats)
 
     async def configure(self) -> None:
-        """Let the pools of the database be as the settings say. Slots that are there stay."""
+        """Let the pools be as the settings say. What room that makes serves those who wait."""
         for platform in Platform:
-            await self._store.set_pool(
-                platform,
-                self._settings.max_pool_size,
-                self._settings.engine,
-                self._settings.image(platform),
+            await self._logged(
+                self._store.set_pool(
+                    platform,
+                    self._settings.max_pool_size,
+                    self._settings.engine,
+                    self._settings.image(platform),
+                )
             )
 
     # Bots
@@ -115,7 +121,10 @@ class Pool:
 
     async def expire_queue(self) -> list[Transition]:
         """End the bots that waited past their deadline: `FATAL`, cause `queue_timeout`."""
-        return await self._logged(self._store.expire_queue(_BATCH))
+        written: list[Transition] = []
+        while expired := await self._logged(self._store.expire_queue(_BATCH)):
+            written += expired
+        return written
 
     async def assign_waiting(self, platform: Platform) -> list[Transition]:
         """Give what is free to those who wait, growing the pool where it may grow.
@@ -129,11 +138,13 @@ class Pool:
     async def advance(
         self, slot_id: int, lease: int, status: BotStatus, reason: str, details: Json | None = None
     ) -> list[Transition]:
-        """Record how far a bot has come. It proves that the container runs, so the slot is busy.
+        """Record how far a bot says that it has come. So its container runs: its slot is busy.
 
-        A status that is no step forward from where the bot is changes nothing. One that ends the
-        bot releases its slot.
+        A status that is no step forward from where the bot is changes nothing. `DONE` and `FATAL`
+        release its slot. Raises `InvalidRequest` for a status that is not a bot's to say.
         """
+        if status not in BOT_MAY_SAY:
+            raise InvalidRequest(f"A bot can't say that it is {status}.")
         if status in BOT_ENDED:
             cause = FailureCause.BOT_FAILED if status is BotStatus.FATAL else None
             return await self.release(
@@ -146,9 +157,10 @@ class Pool:
                     details=details or {},
                 )
             )
-        sources = bot_sources(status) - {status} if status in _FORWARD else frozenset[BotStatus]()
         written = await self._logged(
-            self._store.advance_bot(slot_id, lease, status, sources, reason, details or {})
+            self._store.advance_bot(
+                slot_id, lease, status, bot_sources(status), reason, details or {}
+            )
         )
         if not written:
             await self._check_lease(slot_id, lease, assigned=True)
@@ -161,7 +173,9 @@ class Pool:
             await self._check_lease(slot_id, lease, assigned=True)
             raise StaleLease
         if found.slot_status is SlotStatus.DEPLOYING:
-            await self.advance(slot_id, lease, BotStatus.JOINING_CALL, "first heartbeat")
+            status = BotStatus.JOINING_CALL
+            await self.advance(slot_id, lease, status, "first heartbeat")
+            return replace(found, slot_status=SlotStatus.BUSY, bot_status=status)
         return found
 
     async def release(self, ending: Ending) -> list[Transition]:
@@ -330,9 +344,11 @@ class Pool:
         # Of two that end the same assignment, the first one counts.
         first = {(ending.slot_id, ending.lease): ending for ending in reversed(endings)}
         written = await self._logged(self._store.end_assignments(list(first.values())))
-        of_slot = _by_slot(written)
+        of_lease = _by(lambda t: (t.slot_id, t.lease), written)
         return [
-            of_slot.get(ending.slot_id, []) if first[ending.slot_id, ending.lease] is ending else []
+            of_lease.get((ending.slot_id, ending.lease), [])
+            if first[ending.slot_id, ending.lease] is ending
+            else []
             for ending in endings
         ]
 
@@ -346,8 +362,10 @@ class Pool:
         self, source: SlotStatus, leases: Sequence[Lease]
     ) -> list[list[Transition]]:
         reason = "container stopped" if source is SlotStatus.RELEASING else "recovered"
-        of_slot = _by_slot(await self._logged(self._store.free_slots(leases, source, reason)))
-        return [of_slot.pop(slot_id, []) for slot_id, _ in leases]
+        written = await self._logged(self._store.free_slots(leases, source, reason))
+        freed = {(t.slot_id, t.lease): t.slot_id for t in written if t.from_status == source}
+        of_slot = _by(lambda t: t.slot_id, written)
+        return [of_slot.get(freed.pop(lease, None), []) for lease in leases]
 
     async def _record_heartbeats(self, leases: Sequence[Lease]) -> list[Heartbeat | None]:
         found = {
@@ -356,18 +374,13 @@ class Pool:
         return [found.get(lease) for lease in leases]
 
 
-_FORWARD = frozenset(
-    {BotStatus.JOINING_CALL, BotStatus.IN_WAITING_ROOM, BotStatus.IN_CALL, BotStatus.LEAVING}
-)
-"""What a bot can say of itself, short of its end."""
-
-
-def _by_slot(written: Sequence[Transition]) -> dict[int, list[Transition]]:
-    of_slot: dict[int, list[Transition]] = {}
+def _by(
+    key: Callable[[Transition], Key], written: Sequence[Transition]
+) -> dict[Key, list[Transition]]:
+    grouped: dict[Key, list[Transition]] = {}
     for transition in written:
-        if transition.slot_id is not None:
-            of_slot.setdefault(transition.slot_id, []).append(transition)
-    return of_slot
+        grouped.setdefault(key(transition), []).append(transition)
+    return grouped
 
 
 def _created(bots: Sequence[NewBot], written: Sequence[Transition]) -> list[CreatedBot]:
@@ -392,6 +405,7 @@ def _created_bot(bot: NewBot, birth: Transition) -> CreatedBot:
             launch_attempts=0 if birth.slot_id is None else 1,
             slot_name=birth.slot_name,
             container_ref=birth.container_ref,
+            lease=birth.lease,
             created_at=birth.at,
         ),
         queue_position=birth.details.get("queuePosition"),

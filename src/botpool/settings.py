@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from platformdirs import user_data_path
-from pydantic import Field, SecretStr, ValidationError
+from pydantic import Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from botpool.errors import SettingsInvalid
@@ -18,7 +18,7 @@ Milliseconds = Annotated[int, Field(gt=0, le=2**31 - 1)]
 class Settings(BaseSettings):
     """How this botpool is set up. Read once, then handed on."""
 
-    model_config = SettingsConfigDict(env_prefix="BOTPOOL_", frozen=True, extra="ignore")
+    model_config = SettingsConfigDict(env_prefix="BOTPOOL_", env_ignore_empty=True, frozen=True)
 
     database_url: SecretStr | None = Field(
         default=None, description="PostgreSQL 14 or later. Without it, botpool starts its own."
@@ -53,6 +53,14 @@ class Settings(BaseSettings):
         default="auto", description="`auto` is `console` on a terminal and `json` elsewhere."
     )
 
+    @model_validator(mode="after")
+    def _check_timeouts(self) -> Self:
+        if self.default_queue_timeout_ms > self.max_queue_timeout_ms:
+            raise ValueError(
+                "BOTPOOL_DEFAULT_QUEUE_TIMEOUT_MS must be at most BOTPOOL_MAX_QUEUE_TIMEOUT_MS"
+            )
+        return self
+
     def image(self, platform: Platform) -> str | None:
         """The image that new slots of a platform are made of."""
         images = {
@@ -69,7 +77,9 @@ def load_settings() -> Settings:
         return Settings()
     except ValidationError as error:
         problems = "; ".join(
-            f"BOTPOOL_{'_'.join(map(str, problem['loc'])).upper()}: {problem['msg']}"
+            ": ".join(
+                [*(f"BOTPOOL_{str(name).upper()}" for name in problem["loc"]), problem["msg"]]
+            )
             for problem in error.errors(include_input=False, include_url=False)
         )
         raise SettingsInvalid(f"{problems}.") from None

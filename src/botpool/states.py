@@ -82,6 +82,9 @@ BOT_RELAUNCHABLE = frozenset(
 )
 """A bot has not been in its call in these, so it may go back once more, under a new lease."""
 
+BOT_MAY_SAY = (BOT_HOLDS_SLOT - {BotStatus.DEPLOYING}) | {BotStatus.DONE, BotStatus.FATAL}
+"""What a bot can say of itself."""
+
 SLOT_STEPS: Mapping[SlotStatus | None, frozenset[SlotStatus | None]] = {
     None: frozenset({SlotStatus.DEPLOYING}),
     SlotStatus.IDLE: frozenset({SlotStatus.DEPLOYING}),

@@ -13,6 +13,7 @@ import pytest
 
 from botpool import __version__
 from botpool.store import connect
+from tests.conftest import new_database
 
 TOO_OLD = (
     "import botpool.store.database as d; d.MINIMUM_VERSION = 99; import botpool.cli as c; c.main()"
@@ -64,8 +65,30 @@ async def test_status_shows_the_pools(empty_database_url: str) -> None:
     assert "microsoft-teams" in output
 
 
+async def test_status_of_a_database_that_is_not_migrated_is_one_sentence(
+    empty_database_url: str,
+) -> None:
+    assert await botpool("status", database_url=empty_database_url) == (
+        2,
+        "",
+        "botpool: The database is not migrated: run `botpool migrate`.\n",
+    )
+
+
+async def test_a_user_who_may_not_migrate_is_told_so_in_one_sentence(server: str) -> None:
+    async with new_database(server, "template0") as url:
+        async with connect(url) as database:
+            await database.execute("DROP ROLE IF EXISTS guest")
+            await database.execute("CREATE ROLE guest LOGIN")
+        guest = url.replace("//postgres@", "//guest@")
+        code, output, error = await botpool("migrate", database_url=guest)
+    assert (code, output) == (2, "")
+    assert error.startswith("botpool: The database's user may not migrate it: permission denied")
+    assert error.count("\n") == 1
+
+
 async def test_it_runs_on_a_database_of_its_own(tmp_path: Path) -> None:
-    code, output, error = await botpool("migrate", data_dir=str(tmp_path))
+    code, output, error = await botpool("migrate", data_dir=str(tmp_path), database_url="")
     assert (code, error) == (0, "")
     assert "applied 0001_core" in output
     assert not list(tmp_path.rglob("postmaster.pid"))
@@ -91,13 +114,29 @@ async def test_the_version_and_help_are_there() -> None:
     [
         pytest.param(
             {"database_url": "postgresql://me:secret@127.0.0.1:1/pool"},
-            "botpool: The database at 127.0.0.1:1/pool can't be used: ",
+            "botpool: The database that BOTPOOL_DATABASE_URL names can't be used: ",
             id="no server",
         ),
         pytest.param(
             {"database_url": "mysql://me:secret@localhost/pool"},
-            "botpool: The database at localhost/pool can't be used: ",
+            "botpool: BOTPOOL_DATABASE_URL is no address of a PostgreSQL server: ",
             id="another kind of server",
+        ),
+        *(
+            pytest.param(
+                {"database_url": address},
+                "botpool: BOTPOOL_DATABASE_URL is no address of a PostgreSQL server: ",
+                id=address,
+            )
+            for address in (
+                "host=localhost password=secret dbname=pool",
+                "postgresql://me:se/secret@localhost/pool",
+            )
+        ),
+        pytest.param(
+            {"max_queue_timeout_ms": "60000"},
+            "botpool: Value error, BOTPOOL_DEFAULT_QUEUE_TIMEOUT_MS must be at most ",
+            id="settings that contradict each other",
         ),
         pytest.param(
             {"data_dir": "/dev/null/botpool"},

@@ -10,11 +10,19 @@ from typing import TYPE_CHECKING
 import pytest
 from structlog.testing import capture_logs
 
-from botpool.errors import SlotNotFound, StaleLease
+from botpool.errors import ConstraintViolated, InvalidRequest, SlotNotFound, StaleLease
 from botpool.models import Ending
 from botpool.pool import Pool
 from botpool.settings import Settings
-from botpool.states import BotStatus, FailureCause, Platform, SlotStatus
+from botpool.states import (
+    BOT_MAY_SAY,
+    BOT_RELAUNCHABLE,
+    BotStatus,
+    FailureCause,
+    Platform,
+    SlotStatus,
+)
+from botpool.store.queries import QUERIES
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -111,6 +119,21 @@ async def test_of_many_pools_that_end_an_assignment_at_once_one_does(scene: Scen
     assert sorted(bool(written) for written in ended) == [False] * 7 + [True]
 
 
+async def test_a_release_that_waits_for_a_step_of_its_bot_tells_that_step(scene: Scene) -> None:
+    """The record says from where the bot really went, not where it was when the wait began."""
+    slot = await scene.slot_of((await scene.create()).bot.id)
+    async with scene.database.transaction() as connection:
+        await connection.fetch(
+            QUERIES["advance_bot"],
+            *(slot.id, slot.lease, BotStatus.IN_CALL, [BotStatus.DEPLOYING], "admitted", {}),
+        )
+        release = asyncio.create_task(scene.end(slot))
+        while not await scene.database.fetch("SELECT FROM pg_locks WHERE NOT granted"):
+            pass
+    of_slot, of_bot = await release
+    assert (of_slot.from_status, of_bot.from_status) == ("busy", "IN_CALL")
+
+
 async def test_an_assignment_that_is_over_takes_no_word_from_its_bot(scene: Scene) -> None:
     """The lease is still the slot's last one, but nobody has it any more."""
     _, slot = await scene.running()
@@ -166,8 +189,6 @@ async def test_a_bot_only_goes_forward_by_its_own_word(scene: Scene) -> None:
         for status in (
             BotStatus.IN_WAITING_ROOM,
             BotStatus.JOINING_CALL,
-            BotStatus.QUEUED,
-            BotStatus.DEPLOYING,
             BotStatus.IN_WAITING_ROOM,
             BotStatus.IN_CALL,
         )
@@ -176,12 +197,76 @@ async def test_a_bot_only_goes_forward_by_its_own_word(scene: Scene) -> None:
         [("slot", "deploying", "busy"), ("bot", "DEPLOYING", "IN_WAITING_ROOM")],
         [],
         [],
-        [],
-        [],
         [("bot", "IN_WAITING_ROOM", "IN_CALL")],
     ]
     after = await scene.pool.get_bot(bot.id)
     assert after.started_at == told[0][0].at
+
+
+@pytest.mark.parametrize("status", sorted(set(BotStatus) - BOT_MAY_SAY))
+async def test_what_is_not_a_bots_to_say_is_refused(scene: Scene, status: BotStatus) -> None:
+    _, slot = await scene.running()
+    with pytest.raises(InvalidRequest, match=f"A bot can't say that it is {status}"):
+        await scene.pool.advance(slot.id, slot.lease, status, "said so")
+
+
+async def test_of_endings_that_arrive_together_only_the_wrong_one_fails(scene: Scene) -> None:
+    """The first waits alone; the others are one batch, and one of them breaks a constraint."""
+    slots = [(await scene.running())[1] for _ in range(3)]
+    wrong = Ending(
+        slot_id=slots[1].id, lease=slots[1].lease, bot_status=BotStatus.FATAL, reason="no cause"
+    )
+    ended = await asyncio.gather(
+        scene.end(slots[0]), scene.pool.release(wrong), scene.end(slots[2]), return_exceptions=True
+    )
+    assert [type(result) for result in ended] == [list, ConstraintViolated, list]
+    assert (await scene.pool.get_slot(slots[1].id)).status is SlotStatus.BUSY
+
+
+async def test_a_stale_lease_is_told_so_beside_the_current_one(scene: Scene) -> None:
+    old = await scene.idle()
+    _, slot = await scene.running()
+    ended = await asyncio.gather(
+        scene.end(slot), scene.end(old), scene.end(slot), return_exceptions=True
+    )
+    assert [type(result) for result in ended] == [list, StaleLease, list]
+    freed = await asyncio.gather(
+        *(scene.pool.free(one.id, one.lease) for one in (old, slot)), return_exceptions=True
+    )
+    assert isinstance(freed[0], StaleLease)
+    assert [t.to_status for t in freed[1]] == ["idle"]  # type: ignore[union-attr]
+
+
+async def test_a_heartbeat_that_waits_for_a_relaunch_is_stale(scene: Scene) -> None:
+    bot = (await scene.create()).bot
+    slot = await scene.slot_of(bot.id)
+    async with scene.database.transaction() as connection:
+        await connection.fetch(
+            QUERIES["relaunch_bot"],
+            *(slot.id, slot.lease, "it did not start", list(BOT_RELAUNCHABLE), 2),
+        )
+        heartbeat = asyncio.create_task(scene.pool.heartbeat(slot.id, slot.lease))
+        while not await scene.database.fetch("SELECT FROM pg_locks WHERE NOT granted"):
+            pass
+    with pytest.raises(StaleLease):
+        await heartbeat
+    assert (await scene.pool.get_bot(bot.id)).last_heartbeat is None
+
+
+async def test_pools_that_free_the_same_slots_at_once_do_not_lock_each_other(scene: Scene) -> None:
+    pools = [Pool(scene.store, Settings()) for _ in range(4)]
+    for _ in range(15):
+        slots = [await scene.slot_of((await scene.create()).bot.id) for _ in range(3)]
+        for slot in slots:
+            await scene.end(slot)
+        orders = (slots, slots[::-1], slots, slots[::-1])
+        await asyncio.gather(
+            *(
+                pool.free(slot.id, slot.lease)
+                for pool, order in zip(pools, orders, strict=True)
+                for slot in order
+            )
+        )
 
 
 async def test_a_heartbeat_proves_that_the_container_runs(scene: Scene) -> None:
@@ -223,6 +308,15 @@ async def test_a_lost_heartbeat_tells_the_last_one_and_the_threshold(scene: Scen
     assert released.details["thresholdMs"] == 300_000
     assert (ended.to_status, ended.reason) == ("FATAL", "no heartbeat for 300000 ms")
     assert (await scene.pool.get_bot(bot.id)).failure_cause is FailureCause.HEARTBEAT_LOST
+
+
+async def test_a_bot_that_has_just_spoken_is_not_silent(scene: Scene) -> None:
+    """A deployment may take long: the silence counts from when the bot came up."""
+    slot = await scene.slot_of((await scene.create()).bot.id)
+    await scene.pass_time(minutes=20)
+    await scene.pool.advance(slot.id, slot.lease, BotStatus.JOINING_CALL, "it runs")
+    await scene.pass_time(seconds=1)
+    assert await scene.pool.release_silent(slot, 300_000) == []
 
 
 async def test_a_container_made_again_tells_both_references_and_the_attempt(scene: Scene) -> None:
@@ -334,6 +428,24 @@ async def test_the_bot_of_a_container_is_found_by_assignment_and_then_by_history
     assert served == [(True, True, BotStatus.DONE)] * 2
 
 
+async def test_a_container_served_last_whom_it_served_last_not_who_was_created_last(
+    scene: Scene,
+) -> None:
+    running = [await scene.running() for _ in range(3)]
+    late, urgent = await scene.create(priority=100), await scene.create(priority=1)
+    _, slot = running[0]
+    await scene.pool.record_container(slot.id, slot.lease, "ref", host=None, attempt=1)
+    for expected in (urgent, late):
+        await scene.end(slot)
+        await scene.pool.free(slot.id, slot.lease)
+        slot = await scene.pool.get_slot(slot.id)
+        assert slot.assigned_bot_id == expected.bot.id
+    await scene.end(slot)
+    served = await scene.pool.bot_of_container("ref")
+    assert served is not None
+    assert served.id == late.bot.id
+
+
 async def test_a_transition_is_one_row_and_one_log_line_that_say_the_same(scene: Scene) -> None:
     with capture_logs() as lines:
         bot = (await scene.create(correlation_id="trace-1")).bot
@@ -358,7 +470,7 @@ async def test_a_transition_is_one_row_and_one_log_line_that_say_the_same(scene:
             "machine",
         ):
             assert line[key] == getattr(row, key)
-        assert row.details.items() <= line.items()
+        assert line["details"] == row.details
 
 
 async def test_a_change_that_is_rolled_back_leaves_no_transition(scene: Scene) -> None:

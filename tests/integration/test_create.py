@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from botpool.errors import InvalidRequest
+from botpool.errors import InvalidRequest, TransitionRefused
 from botpool.pool import Pool
 from botpool.settings import Settings
 from botpool.states import BotStatus, FailureCause, Platform, SlotStatus
+from botpool.store import Store
 from tests.scene import Scene, new_bot
 
 if TYPE_CHECKING:
     from botpool.models import CreatedBot
+    from botpool.store import Database
 
 
 async def crowd(scene: Scene, size: int, max_size: int, platform: Platform) -> list[CreatedBot]:
@@ -121,12 +123,40 @@ async def test_a_maximum_that_is_raised_serves_those_who_wait(scene: Scene) -> N
     waiting = [await scene.create() for _ in range(5)][3:]
     large = Pool(scene.store, Settings(max_pool_size=4))
     await large.configure()
-    await large.assign_waiting(Platform.GOOGLE_MEET)
     assert [(await scene.pool.get_bot(one.bot.id)).slot_name for one in waiting] == [
         "pool-google-meet-004",
         None,
     ]
     await scene.pool.stop_bot(waiting[1].bot.id)
+
+
+async def test_a_maximum_that_is_lowered_meanwhile_queues_who_comes(scene: Scene) -> None:
+    small = Pool(scene.store, Settings(max_pool_size=1))
+    creating = [Pool(scene.store, Settings()).create_bot(new_bot()) for _ in range(6)]
+    await asyncio.gather(small.configure(), *creating)
+    numbers = {row.platform: row for row in await small.numbers()}[Platform.GOOGLE_MEET]
+    assert numbers.total + numbers.queued == 6
+    await scene.pool.configure()
+
+
+async def test_an_idle_slot_that_somebody_holds_is_waited_for(scene: Scene) -> None:
+    """Who passes it over would wait in the queue beside it."""
+    bots = [(await scene.create()).bot for _ in range(3)]
+    slot = await scene.slot_of(bots[0].id)
+    await scene.end(slot)
+    await scene.pool.free(slot.id, slot.lease)
+    async with scene.database.transaction() as connection:
+        await connection.execute("SELECT FROM bot_pool_slots WHERE id = $1 FOR UPDATE", slot.id)
+        creation = asyncio.create_task(scene.create())
+        while not await scene.database.fetch("SELECT FROM pg_locks WHERE NOT granted"):
+            pass
+    assert (await creation).bot.slot_name == slot.slot_name
+
+
+async def test_without_a_pool_there_is_no_bot(database: Database) -> None:
+    pool = Pool(Store(database), Settings())
+    with pytest.raises(TransitionRefused, match="there is no pool of google-meet: configure it"):
+        await pool.create_bot(new_bot())
 
 
 @pytest.mark.parametrize("timeout", [-1, 600_001])

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import asyncpg
 import pytest
 
-from botpool.errors import BotpoolError, StaleLease, TransitionRefused
+from botpool.errors import BotpoolError, ConstraintViolated, StaleLease, TransitionRefused
 from botpool.states import (
     BOT_ENDED,
     BOT_HOLDS_SLOT,
@@ -153,6 +152,9 @@ async def test_a_bot_takes_exactly_the_steps_of_the_table(
         await as_it_was(pools, bot(1, source))
         statements = moved_bot(1, target) if target else bot(1, None)
     allowed = target in BOT_STEPS[source]
+    if target is BotStatus.PENDING:
+        # Within the transaction that creates it, and no longer.
+        statements += moved_bot(1, target := BotStatus.QUEUED)
     statements += place(1, target)
     assert await verdict(pools, statements) is (None if allowed else TransitionRefused)
 
@@ -191,7 +193,11 @@ NOWHERE = {
         WAITING,
         "UPDATE bot_pool_queue SET platform = 'google-meet'",
     ),
-    "a bot that does not wait is in the queue": (bot(1, "PENDING"), place(1, "QUEUED")),
+    "a new bot is pending for longer than its creation": ("SELECT", bot(1, "PENDING")),
+    "a bot that does not wait is in the queue": (
+        RUNNING,
+        place(1, "QUEUED").rpartition("INSERT")[1] + place(1, "QUEUED").rpartition("INSERT")[2],
+    ),
     "a bot runs, but its slot is released": (
         RUNNING,
         "UPDATE bot_pool_slots SET status = 'releasing', assigned_bot_id = NULL",
@@ -282,5 +288,5 @@ CONSTRAINTS = {
 async def test_a_row_that_breaks_a_promise_is_refused(
     pools: Database, statements: str, name: str
 ) -> None:
-    with pytest.raises(asyncpg.IntegrityConstraintViolationError, match=name):
+    with pytest.raises(ConstraintViolated, match=name):
         await pools.execute(statements)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -27,12 +27,13 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from botpool.errors import StaleLease
+from botpool.errors import SlotNotFound, StaleLease
 from botpool.pool import Pool
 from botpool.settings import Settings
 from botpool.states import (
     BOT_ENDED,
     BOT_HOLDS_SLOT,
+    BOT_MAY_SAY,
     BOT_RELAUNCHABLE,
     SLOT_HOLDS_BOT,
     BotStatus,
@@ -46,7 +47,7 @@ from tests.conftest import new_database
 from tests.scene import new_bot
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Sequence
 
     from botpool.models import NewBot
     from botpool.store import Database
@@ -72,6 +73,30 @@ WRITES: dict[str, Callable[[Pool, int, int], Coroutine[Any, Any, object]]] = {
         slot_id, lease, FailureCause.ENGINE, "late"
     ),
 }
+
+CALLS: dict[str, Callable[[Pool, ModelSlot], Coroutine[Any, Any, object]]] = {
+    "create": lambda pool, slot: pool.create_bot(request(slot.platform)),
+    "free": lambda pool, slot: pool.free(slot.id, slot.lease),
+    "recover": lambda pool, slot: pool.recover(slot.id, slot.lease),
+    "heartbeat": lambda pool, slot: pool.heartbeat(slot.id, slot.lease),
+    "delete": lambda pool, slot: pool.delete_slot(slot.id, slot.lease, "given up"),
+    "advance": lambda pool, slot: pool.advance(slot.id, slot.lease, BotStatus.IN_CALL, "admitted"),
+    "end": lambda pool, slot: pool.advance(slot.id, slot.lease, BotStatus.DONE, "over"),
+    "error": lambda pool, slot: pool.mark_error(slot.id, slot.lease, FailureCause.ENGINE, "broken"),
+    "stop": lambda pool, slot: pool.stop_bot(slot.bot or 1),
+    "expire": lambda pool, _: pool.expire_queue(),
+    "container": lambda pool, slot: pool.record_container(
+        slot.id, slot.lease, f"{slot.id}/{slot.lease}", host=None, attempt=1
+    ),
+}
+
+
+calls = st.sampled_from(sorted(CALLS))
+
+
+async def expected_refusals(work: Coroutine[Any, Any, object]) -> None:
+    with suppress(StaleLease, SlotNotFound):
+        await work
 
 
 def request(platform: Platform, priority: int = 100) -> NewBot:
@@ -175,7 +200,7 @@ class PoolMachine(RuleBasedStateMachine):
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
         return self.loop.run_until_complete(work)
 
-    def together(self, work: list[Coroutine[Any, Any, object]]) -> None:
+    def together(self, work: Sequence[Coroutine[Any, Any, object]]) -> None:
         async def gather() -> None:
             await asyncio.gather(*work)
 
@@ -248,19 +273,28 @@ class PoolMachine(RuleBasedStateMachine):
             work.append(self.pool(choice + index + 1).create_bot(request(slot.platform)))
         work.extend(self.pool(choice).stop_bot(entry.bot) for entry in model.queue[:2])
         self.together(work)
-        for platform in PLATFORMS:
-            self.run(self.pools[0].assign_waiting(platform))
         self.take_over()
 
-    @rule(choice=choices, status=st.sampled_from(sorted(set(BotStatus) - BOT_ENDED)))
+    @rule(
+        chosen=st.lists(st.tuples(choices, st.sampled_from(sorted(CALLS))), min_size=2, max_size=8)
+    )
+    def anything_at_once(self, chosen: list[tuple[int, str]]) -> None:
+        """Any calls for any slots, at once: each is done, or refused because another was first."""
+        work = [
+            expected_refusals(CALLS[call](self.pool(choice), slot))
+            for choice, call in chosen
+            if (slot := self.pick(choice, *SlotStatus))
+        ]
+        self.together(work)
+        self.take_over()
+
+    @rule(choice=choices, status=st.sampled_from(sorted(BOT_MAY_SAY - BOT_ENDED)))
     def advance(self, choice: int, status: BotStatus) -> None:
         if slot := self.pick(choice, *SLOT_HOLDS_BOT):
             self.run(self.pool(choice).advance(slot.id, slot.lease, status, "said so"))
             bot = self.model.bots[slot.bot or 0]
             slot.status = SlotStatus.BUSY
-            if bot.status in bot_sources(status) and status in BOT_HOLDS_SLOT - {
-                BotStatus.DEPLOYING
-            }:
+            if bot.status in bot_sources(status):
                 bot.status = status
 
     @rule(choice=choices, status=st.sampled_from([BotStatus.DONE, BotStatus.FATAL]))

@@ -16,7 +16,7 @@ from botpool.errors import BotpoolError, SetupError
 from botpool.logs import configure_logs
 from botpool.pool import Pool
 from botpool.settings import Settings, load_settings
-from botpool.store import Store, migrate, open_database
+from botpool.store import Store, check_schema, migrate, open_database
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -83,6 +83,7 @@ def status(
 
 async def _numbers(settings: Settings) -> list[PoolNumbers]:
     async with open_database(settings) as database:
+        await check_schema(database)
         return await Pool(Store(database), settings).numbers()
 
 

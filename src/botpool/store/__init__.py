@@ -1,8 +1,8 @@
 """PostgreSQL, the only state: connections, schema, and one method a query."""
 
 from botpool.store.database import Database, connect
-from botpool.store.migrations import migrate
+from botpool.store.migrations import check_schema, migrate
 from botpool.store.opening import open_database
 from botpool.store.store import Store
 
-__all__ = ["Database", "Store", "connect", "migrate", "open_database"]
+__all__ = ["Database", "Store", "check_schema", "connect", "migrate", "open_database"]

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import TYPE_CHECKING
 
 import asyncpg
 import orjson
 
 from botpool.errors import (
     BotpoolError,
+    ConstraintViolated,
+    DatabaseBusy,
     DatabaseTooOld,
     DatabaseUnreachable,
     InvalidRequest,
@@ -33,39 +34,36 @@ _SERVER_SETTINGS = {
     "application_name": "botpool",
     "enable_seqscan": "off",
     "jit": "off",
+    "lock_timeout": "10s",
     "plan_cache_mode": "force_generic_plan",
 }
 
-_LOST = (
-    asyncpg.PostgresConnectionError,
-    asyncpg.AdminShutdownError,
-    asyncpg.CannotConnectNowError,
-    asyncpg.CrashShutdownError,
+# By an error's code, or the class that it begins with. BP is ours: functions/guards.sql.
+_OURS: tuple[tuple[str, type[BotpoolError]], ...] = (
+    ("BP002", StaleLease),
+    ("BP", TransitionRefused),
+    ("08", DatabaseUnreachable),
+    ("22", InvalidRequest),
+    ("23", ConstraintViolated),
+    ("40", DatabaseBusy),  # deadlocks among them
+    ("53", DatabaseUnreachable),  # too many connections, a full disk
+    ("55P03", DatabaseBusy),  # a lock was not to be had in time
+    ("57", DatabaseUnreachable),  # the server shuts down, starts up, or ended the query
 )
-
-_OURS: dict[str, type[BotpoolError]] = {
-    "BP001": TransitionRefused,
-    "BP002": StaleLease,
-    "BP003": TransitionRefused,
-    "BP004": TransitionRefused,
-}
 
 
 @contextmanager
 def _mapped_errors() -> Iterator[None]:
-    """Turn PostgreSQL's refusals into ours, by their code, and a lost server into one error."""
+    """Turn PostgreSQL's errors into ours, by their code, and a lost server into one error."""
     try:
         yield
-    except _LOST as error:
-        raise DatabaseUnreachable(f"The database connection was lost: {error}") from error
-    except asyncpg.DataError as error:
-        raise InvalidRequest(f"The database can't take this value: {error}") from error
     except asyncpg.PostgresError as error:
-        ours = _OURS.get(error.sqlstate or "")
+        code = error.sqlstate or ""
+        ours = next((ours for prefix, ours in _OURS if code.startswith(prefix)), None)
         if ours is None:
             raise
-        raise ours(str(error)) from error
-    except (OSError, asyncpg.InterfaceError) as error:
+        raise ours(" ".join(str(error).split())) from error
+    except (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
         raise DatabaseUnreachable(f"The database does not answer: {error}") from error
 
 
@@ -129,9 +127,11 @@ class Database:
     async def _take(self) -> Connection:
         while self._at_hand:
             connection = self._at_hand.pop()
-            if not connection.is_closed():
-                return connection
-            await self._connections.release(connection)
+            # One that the server has ended was given back by asyncpg itself, and raises.
+            with suppress(asyncpg.InterfaceError):
+                if not connection.is_closed():
+                    return connection
+                await self._connections.release(connection)
         self._waiting += 1
         try:
             return await self._connections.acquire()
@@ -156,7 +156,7 @@ async def _open(dsn: str, max_connections: int) -> asyncpg.Pool[asyncpg.Record]:
     try:
         connections = await asyncpg.create_pool(
             dsn,
-            min_size=1,
+            min_size=0,
             max_size=max_connections,
             timeout=_CONNECT_TIMEOUT_SECONDS,
             init=_prepare,
@@ -164,21 +164,25 @@ async def _open(dsn: str, max_connections: int) -> asyncpg.Pool[asyncpg.Record]:
             reset=_keep,
             server_settings=_SERVER_SETTINGS,
         )
-    except (
-        OSError,
-        ValueError,
-        TimeoutError,
-        asyncpg.PostgresError,
-        asyncpg.InterfaceError,
-    ) as error:
-        why = " ".join(str(error).split()) or type(error).__name__
-        raise DatabaseUnreachable(f"The database at {_shown(dsn)} can't be used: {why}") from error
-    try:
         async with connections.acquire() as connection:
-            _check_version(connection.get_server_version())
-    except BaseException:
+            version = connection.get_server_version()
+    except (ValueError, asyncpg.InterfaceError):
+        # What asyncpg says of an address that it can't read may show a part of the password.
+        raise DatabaseUnreachable(
+            "BOTPOOL_DATABASE_URL is no address of a PostgreSQL server:"
+            " it looks like postgresql://user:password@host:5432/database."
+        ) from None
+    except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InternalClientError) as error:
+        why = " ".join(str(error).split()) or type(error).__name__
+        raise DatabaseUnreachable(
+            f"The database that BOTPOOL_DATABASE_URL names can't be used: {why}."
+        ) from error
+    if version.major < MINIMUM_VERSION:
         await connections.close()
-        raise
+        raise DatabaseTooOld(
+            f"The database server is PostgreSQL {version.major};"
+            f" botpool needs {MINIMUM_VERSION} or later."
+        )
     return connections
 
 
@@ -194,17 +198,3 @@ def _json(value: object) -> str:
 
 async def _keep(connection: asyncpg.Connection[asyncpg.Record]) -> None:
     pass
-
-
-def _check_version(version: Any) -> None:
-    if version.major < MINIMUM_VERSION:
-        raise DatabaseTooOld(
-            f"The database server is PostgreSQL {version.major};"
-            f" botpool needs {MINIMUM_VERSION} or later."
-        )
-
-
-def _shown(dsn: str) -> str:
-    """The address without its user and password."""
-    parts = urlsplit(dsn)
-    return f"{parts.hostname or 'localhost'}{f':{parts.port}' if parts.port else ''}{parts.path}"

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import TYPE_CHECKING
 
+import asyncpg
+
 from botpool.errors import SchemaTooNew, SetupError
 from botpool.store.guards import guards
 
@@ -21,6 +23,10 @@ if TYPE_CHECKING:
 
 _LOCK = 0x626F74706F6F6C  # "botpool": one migration at a time in a database
 
+_TABLES = ("bot_pool_queue", "bot_pool_slots", "bots", "pools", "transitions")
+_LOCK_TIMEOUT = "100ms"
+_LOCK_ATTEMPTS = 100
+
 _TABLE = """
 CREATE TABLE IF NOT EXISTS schema_migrations (
     version    integer PRIMARY KEY,
@@ -28,6 +34,12 @@ CREATE TABLE IF NOT EXISTS schema_migrations (
     checksum   text NOT NULL,
     applied_at timestamptz NOT NULL DEFAULT clock_timestamp()
 )
+"""
+
+
+_NOTE = """
+INSERT INTO schema_migrations (version, name, checksum) VALUES ($1, $2, $3)
+ON CONFLICT (version) DO UPDATE SET checksum = $3, applied_at = clock_timestamp()
 """
 
 
@@ -70,43 +82,80 @@ async def migrate(database: Database) -> list[str]:
     """Apply what is missing and return its names, in order; an empty list if nothing was.
 
     All of it happens in one transaction under a lock: replicas that start together wait for one
-    another, and a failure leaves the schema as it was. Raises `SchemaTooNew` for a database that a
-    newer botpool has migrated.
+    another, and a failure leaves the schema as it was. Raises a `SetupError` for a database that a
+    newer botpool has migrated, or whose user may not change it.
     """
-    async with database.transaction() as connection:
-        await connection.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)
-        await connection.execute(_TABLE)
-        rows = await connection.fetch("SELECT version, name, checksum FROM schema_migrations")
-        applied = {row["version"]: row["checksum"] for row in rows}
-        known = migrations()
-        if max(applied, default=0) > known[-1].version:
-            raise SchemaTooNew(
-                f"The database has schema version {max(applied)}, and this botpool knows versions"
-                f" up to {known[-1].version}: start a newer botpool."
-            )
-        done = []
-        for migration in known:
-            if migration.version not in applied:
-                await _apply(connection, migration)
-                done.append(migration.name)
-            elif applied[migration.version] != migration.checksum:
-                raise SetupError(
-                    f"The database was made with another text of migration {migration.name}:"
-                    " it belongs to a build that was never released, and can't be migrated."
+    try:
+        async with database.transaction() as connection:
+            await connection.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)
+            missing = _missing(await _applied(connection))
+            if missing:
+                await connection.execute(_TABLE)
+                await _have_tables_to_ourselves(connection)
+            for migration in missing:
+                await connection.execute(migration.sql)
+                await connection.execute(
+                    _NOTE, migration.version, migration.name, migration.checksum
                 )
-        replaceable = functions()
-        if applied.get(0) != replaceable.checksum:
-            await _apply(connection, replaceable)
-            done.append(replaceable.name)
-    return done
+    except asyncpg.InsufficientPrivilegeError as error:
+        raise SetupError(f"The database's user may not migrate it: {error}.") from error
+    return [migration.name for migration in missing]
 
 
-async def _apply(connection: Connection, migration: Migration) -> None:
-    await connection.execute(migration.sql)
-    await connection.execute(
-        "INSERT INTO schema_migrations (version, name, checksum) VALUES ($1, $2, $3)"
-        " ON CONFLICT (version) DO UPDATE SET checksum = $3, applied_at = clock_timestamp()",
-        migration.version,
-        migration.name,
-        migration.checksum,
+async def check_schema(database: Database) -> None:
+    """Raise a `SetupError` if the database's schema is not the one of this code."""
+    async with database.transaction() as connection:
+        if _missing(await _applied(connection)):
+            raise SetupError("The database is not migrated: run `botpool migrate`.")
+
+
+async def _applied(connection: Connection) -> dict[int, str]:
+    """The checksums of what was applied, by version."""
+    if not await connection.fetchval("SELECT to_regclass('schema_migrations') IS NOT NULL"):
+        return {}
+    rows = await connection.fetch("SELECT version, checksum FROM schema_migrations")
+    return {row["version"]: row["checksum"] for row in rows}
+
+
+def _missing(applied: dict[int, str]) -> list[Migration]:
+    """What is to be applied, in order."""
+    known = migrations()
+    if max(applied, default=0) > known[-1].version:
+        raise SchemaTooNew(
+            f"The database has schema version {max(applied)}, and this botpool knows versions"
+            f" up to {known[-1].version}: start a newer botpool."
+        )
+    for migration in known:
+        if applied.get(migration.version, migration.checksum) != migration.checksum:
+            raise SetupError(
+                f"The database was made with another text of migration {migration.name}:"
+                " it belongs to a build that was never released, and can't be migrated."
+            )
+    replaceable = functions()
+    return [
+        *(migration for migration in known if migration.version not in applied),
+        *([replaceable] if applied.get(0) != replaceable.checksum else []),
+    ]
+
+
+async def _have_tables_to_ourselves(connection: Connection) -> None:
+    """Lock every table, with nothing held while we wait, so that others can finish their work."""
+    tables = ", ".join(
+        [
+            table
+            for table in _TABLES
+            if await connection.fetchval("SELECT to_regclass($1) IS NOT NULL", table)
+        ]
     )
+    if not tables:
+        return
+    for last in (*(False,) * _LOCK_ATTEMPTS, True):
+        try:
+            async with connection.transaction():
+                await connection.execute(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'")
+                await connection.execute(f"LOCK TABLE {tables}")
+        except asyncpg.LockNotAvailableError:
+            if last:
+                raise
+        else:
+            return

@@ -125,13 +125,9 @@ class Store:
         self, leases: Sequence[tuple[int, int]], source: SlotStatus, reason: str
     ) -> list[Transition]:
         """Make idle each (slot, lease) that is in `source`, and serve the queue from them."""
-        leases = sorted(leases)  # so that two who free the same slots lock them in one order
+        slot_ids = [slot_id for slot_id, _ in leases]
         return await self._change(
-            "free_slots",
-            [slot_id for slot_id, _ in leases],
-            [lease for _, lease in leases],
-            source,
-            reason,
+            "free_slots", slot_ids, [lease for _, lease in leases], source, reason
         )
 
     async def relaunch_bot(
@@ -231,9 +227,9 @@ class Store:
 
     async def set_pool(
         self, platform: Platform, max_size: int, engine: str, image: str | None
-    ) -> None:
+    ) -> list[Transition]:
         """Say how far a pool may grow, and what its new slots are made of."""
-        await self._database.execute(QUERIES["set_pool"], platform, max_size, engine, image)
+        return await self._change("set_pool", platform, max_size, engine, image)
 
     async def timeline(self, bot_id: int) -> list[Transition]:
         """What happened to a bot and to the slots that it was on."""

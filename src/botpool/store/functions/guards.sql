@@ -45,7 +45,8 @@ BEGIN
 END $$;
 
 -- Every live bot is somewhere at the end of a transaction: in the queue, with a deadline, or on a
--- slot of its platform. A bot that is nowhere would never end.
+-- slot of its platform. A bot that is nowhere would never end. So a bot is PENDING only within the
+-- transaction that creates it.
 CREATE OR REPLACE FUNCTION check_place(p_bot_id bigint) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     bot record;
@@ -58,9 +59,10 @@ BEGIN
     on_slot := EXISTS (
         SELECT FROM bot_pool_slots WHERE assigned_bot_id = bot.id AND platform = bot.platform
     );
-    IF in_queue <> (bot.status = 'QUEUED')
+    IF bot.status = 'PENDING'
+        OR in_queue <> (bot.status = 'QUEUED')
         OR (NOT on_slot AND bot.status = ANY (bot_holds_slot()))
-        OR (on_slot AND bot.status IN ('PENDING', 'QUEUED'))
+        OR (on_slot AND bot.status = 'QUEUED')
     THEN
         RAISE EXCEPTION USING
             ERRCODE = 'BP004',

@@ -9,7 +9,7 @@
 -- the queue while a slot becomes idle, neither seeing the other, and wait beside a free slot.
 -- Taking an idle slot needs no lock: where a slot is idle, nobody waits.
 --
--- Row locks are always taken in this order: slot, queue entry, bot.
+-- Row locks are always taken in this order: slots by their id, queue entry, bot.
 --
 -- Every function that changes something returns the rows that it wrote to transitions.
 
@@ -55,6 +55,25 @@ CREATE OR REPLACE FUNCTION estimated_wait_ms(p_platform text, p_position bigint)
     ) recent
 $$;
 
+-- The first number that no slot of this platform has, of p_size slots. Without gaps it is the next;
+-- only where there is one is it looked for.
+CREATE OR REPLACE FUNCTION first_free_number(p_platform text, p_size integer) RETURNS integer
+    LANGUAGE sql STABLE AS $$
+    SELECT CASE
+        WHEN p_size = coalesce((
+            SELECT max(number) FROM bot_pool_slots WHERE platform = p_platform
+        ), 0) THEN p_size + 1
+        ELSE (
+            SELECT n FROM generate_series(1, p_size + 1) n
+            WHERE NOT EXISTS (
+                SELECT FROM bot_pool_slots WHERE platform = p_platform AND number = n
+            )
+            ORDER BY n
+            LIMIT 1
+        )
+    END
+$$;
+
 -- The slot that a bot of this platform can have now: the idle one least recently used, or, where
 -- the pool may grow, one that isn't there yet (its id is NULL) with the first name that is free.
 -- No row: none. To grow, the caller holds the platform's lock.
@@ -62,6 +81,7 @@ CREATE OR REPLACE FUNCTION free_slot(p_platform text, p_grow boolean) RETURNS SE
     LANGUAGE plpgsql AS $$
 DECLARE
     v_pool pools;
+    v_number integer;
 BEGIN
     RETURN QUERY
     SELECT * FROM bot_pool_slots
@@ -69,21 +89,27 @@ BEGIN
     ORDER BY last_used_at, id
     LIMIT 1
     FOR NO KEY UPDATE SKIP LOCKED;
+    IF FOUND OR NOT p_grow THEN RETURN; END IF;
 
-    IF NOT FOUND AND p_grow THEN
-        SELECT * INTO v_pool FROM pools WHERE platform = p_platform;
-        IF v_pool.size < v_pool.max_size THEN
-            RETURN QUERY
-            SELECT (jsonb_populate_record(NULL::bot_pool_slots, jsonb_build_object(
-                'number', n, 'slot_name', slot_name(p_platform, n)
-            ))).*
-            FROM generate_series(1, v_pool.max_size) n
-            WHERE NOT EXISTS (
-                SELECT FROM bot_pool_slots WHERE platform = p_platform AND number = n
-            )
-            ORDER BY n
-            LIMIT 1;
-        END IF;
+    SELECT * INTO v_pool FROM pools WHERE platform = p_platform;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'BP003', MESSAGE = format('there is no pool of %s: configure it', p_platform);
+    ELSIF v_pool.size < v_pool.max_size THEN
+        v_number := first_free_number(p_platform, v_pool.size);
+        RETURN QUERY
+        SELECT (jsonb_populate_record(NULL::bot_pool_slots, jsonb_build_object(
+            'number', v_number, 'slot_name', slot_name(p_platform, v_number)
+        ))).*;
+    ELSE
+        -- Somebody may hold an idle slot and not take it. Whoever leaves here empty waits in the
+        -- queue beside it, so wait for them first.
+        RETURN QUERY
+        SELECT * FROM bot_pool_slots
+        WHERE platform = p_platform AND status = 'idle'
+        ORDER BY last_used_at, id
+        LIMIT 1
+        FOR NO KEY UPDATE;
     END IF;
 END $$;
 
@@ -160,7 +186,8 @@ BEGIN
 
         UPDATE bots
         SET status = 'DEPLOYING', launch_attempts = launch_attempts + 1,
-            slot_name = v_slot.slot_name, container_ref = v_slot.container_ref
+            slot_name = v_slot.slot_name, container_ref = v_slot.container_ref,
+            lease = coalesce(v_slot.lease, 0) + 1
         WHERE id = v_bot_id
         RETURNING * INTO v_bot;
 
@@ -225,14 +252,16 @@ BEGIN
 
         INSERT INTO bots (
             platform, meeting_url, bot_display_name, status, priority, queue_timeout_ms,
-            correlation_id, metadata, config, launch_attempts, slot_name, container_ref, created_at
+            correlation_id, metadata, config, launch_attempts, slot_name, container_ref, lease,
+            created_at
         )
         VALUES (
             p_platform, p_meeting_urls[i], p_bot_display_names[i],
             CASE WHEN v_slot.slot_name IS NULL THEN 'QUEUED' ELSE 'DEPLOYING' END,
             p_priorities[i], p_queue_timeouts_ms[i], p_correlation_ids[i], p_metadata[i], p_configs[i],
             CASE WHEN v_slot.slot_name IS NULL THEN 0 ELSE 1 END,
-            v_slot.slot_name, v_slot.container_ref, v_now
+            v_slot.slot_name, v_slot.container_ref,
+            CASE WHEN v_slot.slot_name IS NOT NULL THEN coalesce(v_slot.lease, 0) + 1 END, v_now
         )
         RETURNING * INTO v_bot;
 
@@ -262,11 +291,17 @@ BEGIN
 
     v_now := botpool_now();
     RETURN QUERY
-    WITH freed AS (
+    WITH stopped AS MATERIALIZED (
+        SELECT s.id
+        FROM unnest(p_slot_ids, p_leases) AS asked (slot_id, lease)
+        JOIN bot_pool_slots s
+            ON s.id = asked.slot_id AND s.lease = asked.lease AND s.status = p_from
+        ORDER BY s.id
+        FOR NO KEY UPDATE OF s
+    ), freed AS (
         UPDATE bot_pool_slots s
         SET status = 'idle', recovery_attempts = 0, error_message = NULL
-        FROM unnest(p_slot_ids, p_leases) AS asked (slot_id, lease)
-        WHERE s.id = asked.slot_id AND s.lease = asked.lease AND s.status = p_from
+        FROM stopped WHERE s.id = stopped.id
         RETURNING s.*
     )
     INSERT INTO transitions (
@@ -361,8 +396,21 @@ BEGIN
     RETURN QUERY SELECT * FROM serve_queue(v_slot.platform, true);
 END $$;
 
+-- Say how far the pool of a platform may grow, and what its new slots are made of. Those who wait may
+-- have room now.
+CREATE OR REPLACE FUNCTION set_pool(
+    p_platform text, p_max_size integer, p_engine text, p_image text
+) RETURNS SETOF transitions LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pg_advisory_xact_lock(platform_lock(p_platform));
+    INSERT INTO pools (platform, max_size, engine, image)
+    VALUES (p_platform, p_max_size, p_engine, p_image)
+    ON CONFLICT (platform) DO UPDATE SET max_size = p_max_size, engine = p_engine, image = p_image;
+    RETURN QUERY SELECT * FROM serve_queue(p_platform, true);
+END $$;
+
 -- Give what is free to those who wait. Every change that frees a slot does so itself; this is for
--- what no change tells of: one that was killed between two locks, or a maximum that was raised.
+-- what no change tells of, such as one that was killed after it had passed over a locked entry.
 CREATE OR REPLACE FUNCTION assign_waiting(p_platform text) RETURNS SETOF transitions
     LANGUAGE plpgsql AS $$
 BEGIN

@@ -35,6 +35,7 @@ CREATE TABLE bots (
     -- Where it last ran. History: the slot's assigned_bot_id owns the present.
     slot_name        text,
     container_ref    text,
+    lease            bigint,
     created_at       timestamptz NOT NULL,
     started_at       timestamptz,
     ended_at         timestamptz,
@@ -49,7 +50,7 @@ CREATE TABLE bots (
 ) WITH (fillfactor = 80);
 
 -- bot_of_container: whom a container served last.
-CREATE INDEX bots_container_ref ON bots (container_ref, id) WHERE container_ref IS NOT NULL;
+CREATE INDEX bots_container_ref ON bots (container_ref, lease) WHERE container_ref IS NOT NULL;
 -- prune: creation order is almost the order on disk, so a few pages of index serve a million rows.
 CREATE INDEX bots_created_at ON bots USING brin (created_at) WITH (autosummarize = on);
 

@@ -29,11 +29,12 @@ pair AS MATERIALIZED (
 bot AS (
     INSERT INTO bots (
         id, platform, meeting_url, bot_display_name, status, priority, queue_timeout_ms,
-        correlation_id, metadata, config, launch_attempts, slot_name, container_ref, created_at
+        correlation_id, metadata, config, launch_attempts, slot_name, container_ref, lease,
+        created_at
     )
     SELECT
         bot_id, $1, meeting_url, bot_display_name, 'DEPLOYING', priority, queue_timeout_ms,
-        correlation_id, metadata, config, 1, slot_name, container_ref, now
+        correlation_id, metadata, config, 1, slot_name, container_ref, lease, now
     FROM pair
 ),
 slot AS (
@@ -107,19 +108,18 @@ RETURNING *;
 
 -- name: record_heartbeats
 -- Note that the bots of these slots live. Returns a row for each lease that is the current one.
-WITH beat AS MATERIALIZED (
-    SELECT s.id AS slot_id, s.lease, s.status AS slot_status, b.id AS bot_id, b.status AS bot_status
+WITH holder AS MATERIALIZED (
+    SELECT s.id AS slot_id, s.lease, s.status AS slot_status, s.assigned_bot_id
     FROM unnest($1::bigint[], $2::bigint[]) AS asked (slot_id, lease)
     JOIN bot_pool_slots s ON s.id = asked.slot_id AND s.lease = asked.lease
-    JOIN bots b ON b.id = s.assigned_bot_id AND b.ended_at IS NULL
+    WHERE s.assigned_bot_id IS NOT NULL
     ORDER BY s.id
-    FOR NO KEY UPDATE OF b
-),
-bot AS (
-    UPDATE bots b SET last_heartbeat = now
-    FROM beat, (SELECT botpool_now() AS now) clock WHERE b.id = beat.bot_id
+    FOR NO KEY UPDATE OF s
 )
-SELECT slot_id, lease, slot_status, bot_status FROM beat;
+UPDATE bots b SET last_heartbeat = botpool_now()
+FROM holder
+WHERE b.id = holder.assigned_bot_id AND b.ended_at IS NULL
+RETURNING holder.slot_id, holder.lease, holder.slot_status, b.status AS bot_status;
 
 -- name: get_bot
 -- One bot.
@@ -130,7 +130,7 @@ SELECT * FROM bots WHERE id = $1;
 SELECT b.* FROM bots b
 WHERE b.id = coalesce(
     (SELECT assigned_bot_id FROM bot_pool_slots WHERE container_ref = $1),
-    (SELECT id FROM bots WHERE container_ref = $1 ORDER BY id DESC LIMIT 1)
+    (SELECT id FROM bots WHERE container_ref = $1 ORDER BY lease DESC LIMIT 1)
 );
 
 -- name: prune_bots

@@ -1,8 +1,6 @@
 -- name: set_pool
 -- Say how far the pool of a platform may grow, and what its new slots are made of.
-INSERT INTO pools (platform, max_size, engine, image) VALUES ($1, $2, $3, $4)
-ON CONFLICT (platform) DO UPDATE SET max_size = $2, engine = $3, image = $4
-WHERE (pools.max_size, pools.engine, pools.image) IS DISTINCT FROM ($2, $3, $4);
+SELECT * FROM set_pool($1, $2, $3, $4);
 
 -- name: pool_numbers
 -- For each platform, how many slots it has in each status, how many bots wait, and its maximum.

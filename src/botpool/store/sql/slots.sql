@@ -20,7 +20,7 @@ ending AS MATERIALIZED (
     JOIN bot_pool_slots s ON s.id = asked.slot_id AND s.lease = asked.lease
     JOIN bots b ON b.id = s.assigned_bot_id
     WHERE unless_heard_since IS NULL
-        OR coalesce(b.last_heartbeat, s.last_assigned_at) < unless_heard_since
+        OR greatest(b.last_heartbeat, b.started_at, s.last_assigned_at) < unless_heard_since
     ORDER BY s.id
     FOR NO KEY UPDATE OF s, b
 ),
@@ -86,7 +86,7 @@ SELECT * FROM delete_slot($1, $2, $3);
 -- Note, under the lease, which container a slot has now ($3) and on which host ($4).
 WITH slot AS MATERIALIZED (
     SELECT s.*, b.correlation_id FROM bot_pool_slots s LEFT JOIN bots b ON b.id = s.assigned_bot_id
-    WHERE s.id = $1 AND s.lease = $2 AND s.container_ref IS DISTINCT FROM $3
+    WHERE s.id = $1 AND s.lease = $2 AND (s.container_ref, s.host) IS DISTINCT FROM ($3, $4)
     FOR NO KEY UPDATE OF s
 ),
 changed AS (
@@ -102,7 +102,11 @@ INSERT INTO transitions (
 SELECT
     botpool_now(), 'slot', platform, status, status,
     id, slot_name, $3, lease, assigned_bot_id, correlation_id,
-    CASE WHEN container_ref IS NULL THEN 'container created' ELSE 'container created again' END,
+    CASE
+        WHEN container_ref IS NULL THEN 'container created'
+        WHEN container_ref = $3 THEN 'container moved'
+        ELSE 'container created again'
+    END,
     jsonb_build_object('oldContainerRef', container_ref, 'newContainerRef', $3::text, 'attempt', $5::integer)
 FROM slot
 RETURNING *;

@@ -10,8 +10,12 @@ import asyncpg
 import pytest
 
 from botpool.errors import SchemaTooNew, SetupError
-from botpool.store import connect, migrate
-from botpool.store.migrations import Migration
+from botpool.pool import Pool
+from botpool.settings import Settings
+from botpool.states import BotStatus
+from botpool.store import Store, connect, migrate
+from botpool.store.migrations import Migration, functions
+from tests.scene import new_bot
 
 if TYPE_CHECKING:
     from botpool.store import Database
@@ -61,6 +65,37 @@ async def test_functions_are_installed_again_when_they_differ(
     row = await database.fetch_one("SELECT answer()")
     assert row is not None
     assert row[0] == 42
+
+
+async def test_functions_are_replaced_under_load_and_nobody_notices(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither a deadlock for those who work, nor for the one who migrates."""
+    async with connect(database_url) as working, connect(database_url) as migrating:
+        pools = [Pool(Store(working), Settings(max_pool_size=4)) for _ in range(4)]
+        await pools[0].configure()
+        done = False
+
+        async def work(pool: Pool) -> int:
+            lives = 0
+            while not done:
+                slot = await pool.slot_of_bot((await pool.create_bot(new_bot())).bot.id)
+                if slot is not None:
+                    await pool.advance(slot.id, slot.lease, BotStatus.DONE, "over")
+                    await pool.free(slot.id, slot.lease)
+                    lives += 1
+            return lives
+
+        workers = [asyncio.create_task(work(pool)) for pool in pools]
+        for version in range(5):
+            text = functions().sql + f"-- {version}"
+            monkeypatch.setattr(
+                f"{PLACE}.functions", lambda text=text: Migration(0, "functions", text)
+            )
+            assert await migrate(migrating) == ["functions"]
+        done = True
+        assert sum(await asyncio.gather(*workers)) > 0
+        assert await Store(working).broken_invariants() == []
 
 
 async def test_a_migration_changed_after_it_was_applied_is_refused(

@@ -9,7 +9,14 @@ import pytest
 from botpool.errors import BotNotFound
 from botpool.pool import Pool
 from botpool.settings import Settings
-from botpool.states import BotStatus, FailureCause, Platform, SlotStatus
+from botpool.states import (
+    BOT_RELAUNCHABLE,
+    BotStatus,
+    FailureCause,
+    Platform,
+    SlotStatus,
+)
+from botpool.store.queries import QUERIES
 from tests.scene import Scene, new_bot
 
 
@@ -237,6 +244,23 @@ async def test_a_bot_in_its_call_that_is_stopped_is_told_to_leave(scene: Scene) 
     assert (await scene.pool.get_slot(slot.id)).status is SlotStatus.BUSY
     assert (await scene.pool.heartbeat(slot.id, slot.lease)).bot_status is BotStatus.LEAVING
     assert await scene.pool.stop_bot(bot.id) == []
+
+
+async def test_a_bot_that_moves_while_it_is_stopped_is_followed(scene: Scene) -> None:
+    """It is on a slot when the stop begins, and in the queue when the stop gets the slot."""
+    first, *_ = await full(scene)
+    slot = await scene.slot_of(first)
+    async with scene.database.transaction() as connection:
+        await connection.fetch(
+            QUERIES["relaunch_bot"],
+            *(slot.id, slot.lease, "it did not start", list(BOT_RELAUNCHABLE), 2),
+        )
+        stop = asyncio.create_task(scene.pool.stop_bot(first))
+        while not await scene.database.fetch("SELECT FROM pg_locks WHERE NOT granted"):
+            pass
+    (stopped,) = await stop
+    assert (stopped.from_status, stopped.to_status) == ("QUEUED", "CANCELLED")
+    assert await scene.pool.queue(Platform.GOOGLE_MEET) == []
 
 
 async def test_a_bot_that_does_not_exist_cannot_be_stopped(scene: Scene) -> None:

@@ -87,6 +87,8 @@ async def migrate(database: Database) -> list[str]:
     """
     try:
         async with database.transaction() as connection:
+            # Another replica's migration may take long: it is waited for.
+            await connection.execute("SET LOCAL lock_timeout = 0")
             await connection.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)
             missing = _missing(await _applied(connection))
             if missing:

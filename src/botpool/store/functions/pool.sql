@@ -23,6 +23,23 @@ CREATE OR REPLACE FUNCTION slot_name(p_platform text, p_number integer) RETURNS 
 CREATE OR REPLACE FUNCTION milliseconds(p_interval interval) RETURNS bigint LANGUAGE sql IMMUTABLE
     AS $$ SELECT (extract(epoch FROM p_interval) * 1000)::bigint $$;
 
+-- Write what happened to a slot or a bot. Either may be NULL where it has no part in it.
+CREATE OR REPLACE FUNCTION record_step(
+    p_machine text, p_from text, p_to text, p_slot bot_pool_slots, p_bot bots, p_reason text,
+    p_details jsonb, p_now timestamptz
+) RETURNS SETOF transitions LANGUAGE sql AS $$
+    INSERT INTO transitions (
+        at, machine, platform, from_status, to_status,
+        slot_id, slot_name, container_ref, lease, bot_id, correlation_id, reason, details
+    )
+    VALUES (
+        p_now, p_machine, coalesce(p_slot.platform, p_bot.platform), p_from, p_to,
+        p_slot.id, p_slot.slot_name, p_slot.container_ref, p_slot.lease,
+        p_bot.id, p_bot.correlation_id, p_reason, p_details
+    )
+    RETURNING *
+$$;
+
 -- Whether a bot waits for a slot of this platform and may still have one. The order is there for the
 -- planner: it makes it look at one entry of the index, where EXISTS makes it read other platforms'.
 CREATE OR REPLACE FUNCTION somebody_waits(p_platform text, p_now timestamptz) RETURNS boolean
@@ -120,6 +137,7 @@ CREATE OR REPLACE FUNCTION occupy_slot(
 ) RETURNS SETOF transitions LANGUAGE plpgsql AS $$
 DECLARE
     v_slot bot_pool_slots;
+    v_reason text;
 BEGIN
     IF p_slot.id IS NULL THEN
         INSERT INTO bot_pool_slots (
@@ -140,22 +158,13 @@ BEGIN
         RETURNING * INTO v_slot;
     END IF;
 
-    RETURN QUERY
-    INSERT INTO transitions (
-        at, machine, platform, from_status, to_status,
-        slot_id, slot_name, container_ref, lease, bot_id, correlation_id, reason
-    )
-    SELECT
-        p_now, machine, v_slot.platform, from_status, to_status,
-        v_slot.id, v_slot.slot_name, v_slot.container_ref, v_slot.lease,
-        p_bot.id, p_bot.correlation_id,
-        CASE WHEN p_slot.id IS NULL THEN 'assigned to a new slot' ELSE 'assigned to an idle slot' END
-    FROM (
-        VALUES
-            ('slot', p_slot.status, 'deploying'),
-            ('bot', p_from, 'DEPLOYING')
-    ) step (machine, from_status, to_status)
-    RETURNING *;
+    v_reason := CASE WHEN p_slot.id IS NULL THEN 'assigned to a new slot' ELSE 'assigned to an idle slot' END;
+    RETURN QUERY SELECT * FROM record_step(
+        'slot', p_slot.status, 'deploying', v_slot, p_bot, v_reason, '{}', p_now
+    );
+    RETURN QUERY SELECT * FROM record_step(
+        'bot', p_from, 'DEPLOYING', v_slot, p_bot, v_reason, '{}', p_now
+    );
 END $$;
 
 -- Give the platform's free slots to its waiting bots, in the order of the queue. The caller holds
@@ -214,19 +223,15 @@ BEGIN
     WHERE platform = v_entry.platform
         AND (priority, queued_at, id) <= (v_entry.priority, v_entry.queued_at, v_entry.id);
 
-    RETURN QUERY
-    INSERT INTO transitions (
-        at, machine, platform, from_status, to_status, bot_id, correlation_id, reason, details
-    )
-    VALUES (
-        p_now, 'bot', p_bot.platform, p_from, 'QUEUED', p_bot.id, p_bot.correlation_id, p_reason,
+    RETURN QUERY SELECT * FROM record_step(
+        'bot', p_from, 'QUEUED', NULL, p_bot, p_reason,
         jsonb_strip_nulls(jsonb_build_object(
             'queuePosition', v_position,
             'estimatedWaitMs', estimated_wait_ms(p_bot.platform, v_position),
             'timeoutAt', v_entry.timeout_at
-        ))
-    )
-    RETURNING *;
+        )),
+        p_now
+    );
 END $$;
 
 -- Create bots of a platform, in this order, when no idle slot was there for the taking: serve those
@@ -351,22 +356,15 @@ BEGIN
     WHERE id = v_slot.assigned_bot_id
     RETURNING * INTO v_bot;
 
-    RETURN QUERY
-    INSERT INTO transitions (
-        at, machine, platform, from_status, to_status,
-        slot_id, slot_name, container_ref, lease, bot_id, correlation_id, reason, details
-    )
-    VALUES (
-        v_now, 'slot', v_slot.platform, v_slot.status, 'error',
-        v_slot.id, v_slot.slot_name, v_slot.container_ref, v_slot.lease,
-        v_bot.id, v_bot.correlation_id, p_reason,
+    RETURN QUERY SELECT * FROM record_step(
+        'slot', v_slot.status, 'error', v_slot, v_bot, p_reason,
         jsonb_build_object(
             'botStatus', v_bot.status,
             'heldMs', milliseconds(v_now - v_slot.last_assigned_at),
             'launchAttempts', v_bot.launch_attempts
-        )
-    )
-    RETURNING *;
+        ),
+        v_now
+    );
     RETURN QUERY SELECT * FROM enqueue(v_bot, v_from, v_bot.created_at, v_now, p_reason);
     RETURN QUERY SELECT * FROM serve_queue(v_slot.platform, true);
 END $$;
@@ -382,17 +380,10 @@ BEGIN
     RETURNING * INTO v_slot;
     IF NOT FOUND THEN RETURN; END IF;
 
-    RETURN QUERY
-    INSERT INTO transitions (
-        at, machine, platform, from_status, to_status,
-        slot_id, slot_name, container_ref, lease, reason, details
-    )
-    VALUES (
-        botpool_now(), 'slot', v_slot.platform, 'error', NULL,
-        v_slot.id, v_slot.slot_name, v_slot.container_ref, v_slot.lease, p_reason,
-        jsonb_build_object('recoveryAttempts', v_slot.recovery_attempts)
-    )
-    RETURNING *;
+    RETURN QUERY SELECT * FROM record_step(
+        'slot', 'error', NULL, v_slot, NULL, p_reason,
+        jsonb_build_object('recoveryAttempts', v_slot.recovery_attempts), botpool_now()
+    );
     RETURN QUERY SELECT * FROM serve_queue(v_slot.platform, true);
 END $$;
 
@@ -451,30 +442,15 @@ BEGIN
         UPDATE bot_pool_slots
         SET status = 'releasing', assigned_bot_id = NULL, last_released_at = v_now
         WHERE id = v_slot.id;
-        RETURN QUERY
-        INSERT INTO transitions (
-            at, machine, platform, from_status, to_status,
-            slot_id, slot_name, container_ref, lease, bot_id, correlation_id, reason, details
-        )
-        VALUES (
-            v_now, 'slot', v_slot.platform, v_slot.status, 'releasing',
-            v_slot.id, v_slot.slot_name, v_slot.container_ref, v_slot.lease,
-            v_bot.id, v_bot.correlation_id, p_reason,
+        RETURN QUERY SELECT * FROM record_step(
+            'slot', v_slot.status, 'releasing', v_slot, v_bot, p_reason,
             jsonb_build_object(
                 'botStatus', v_bot.status, 'heldMs', milliseconds(v_now - v_slot.last_assigned_at)
-            )
-        )
-        RETURNING *;
+            ),
+            v_now
+        );
     END IF;
-    RETURN QUERY
-    INSERT INTO transitions (
-        at, machine, platform, from_status, to_status,
-        slot_id, slot_name, container_ref, lease, bot_id, correlation_id, reason
-    )
-    VALUES (
-        v_now, 'bot', v_bot.platform, v_from, v_bot.status,
-        v_slot.id, v_slot.slot_name, v_slot.container_ref, v_slot.lease,
-        v_bot.id, v_bot.correlation_id, p_reason
-    )
-    RETURNING *;
+    RETURN QUERY SELECT * FROM record_step(
+        'bot', v_from, v_bot.status, v_slot, v_bot, p_reason, '{}', v_now
+    );
 END $$;

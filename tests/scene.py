@@ -10,6 +10,7 @@ from botpool.models import Ending, NewBot
 from botpool.states import BotStatus, Platform
 
 if TYPE_CHECKING:
+    import asyncio
     from datetime import datetime
 
     from botpool.models import Bot, CreatedBot, Slot, Transition
@@ -65,6 +66,11 @@ class Scene:
         slot = await self.pool.slot_of_bot(bot_id)
         assert slot is not None
         return slot
+
+    async def until_blocked(self, task: asyncio.Task[Any]) -> None:
+        """Wait until the task waits for a lock in the database, as it must."""
+        while not await self.database.fetch("SELECT FROM pg_locks WHERE NOT granted"):
+            assert not task.done(), "it waited for nobody"
 
     async def pass_time(self, **time: float) -> datetime:
         """Let so much time go by."""

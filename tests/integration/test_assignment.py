@@ -128,8 +128,7 @@ async def test_a_release_that_waits_for_a_step_of_its_bot_tells_that_step(scene:
             *(slot.id, slot.lease, BotStatus.IN_CALL, [BotStatus.DEPLOYING], "admitted", {}),
         )
         release = asyncio.create_task(scene.end(slot))
-        while not await scene.database.fetch("SELECT FROM pg_locks WHERE NOT granted"):
-            pass
+        await scene.until_blocked(release)
     of_slot, of_bot = await release
     assert (of_slot.from_status, of_bot.from_status) == ("busy", "IN_CALL")
 
@@ -246,8 +245,7 @@ async def test_a_heartbeat_that_waits_for_a_relaunch_is_stale(scene: Scene) -> N
             *(slot.id, slot.lease, "it did not start", list(BOT_RELAUNCHABLE), 2),
         )
         heartbeat = asyncio.create_task(scene.pool.heartbeat(slot.id, slot.lease))
-        while not await scene.database.fetch("SELECT FROM pg_locks WHERE NOT granted"):
-            pass
+        await scene.until_blocked(heartbeat)
     with pytest.raises(StaleLease):
         await heartbeat
     assert (await scene.pool.get_bot(bot.id)).last_heartbeat is None

@@ -148,8 +148,7 @@ async def test_an_idle_slot_that_somebody_holds_is_waited_for(scene: Scene) -> N
     async with scene.database.transaction() as connection:
         await connection.execute("SELECT FROM bot_pool_slots WHERE id = $1 FOR UPDATE", slot.id)
         creation = asyncio.create_task(scene.create())
-        while not await scene.database.fetch("SELECT FROM pg_locks WHERE NOT granted"):
-            pass
+        await scene.until_blocked(creation)
     assert (await creation).bot.slot_name == slot.slot_name
 
 

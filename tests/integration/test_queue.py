@@ -256,8 +256,7 @@ async def test_a_bot_that_moves_while_it_is_stopped_is_followed(scene: Scene) ->
             *(slot.id, slot.lease, "it did not start", list(BOT_RELAUNCHABLE), 2),
         )
         stop = asyncio.create_task(scene.pool.stop_bot(first))
-        while not await scene.database.fetch("SELECT FROM pg_locks WHERE NOT granted"):
-            pass
+        await scene.until_blocked(stop)
     (stopped,) = await stop
     assert (stopped.from_status, stopped.to_status) == ("QUEUED", "CANCELLED")
     assert await scene.pool.queue(Platform.GOOGLE_MEET) == []

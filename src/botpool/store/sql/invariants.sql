@@ -1,6 +1,7 @@
 -- name: broken_invariants
 -- Whatever does not hold that must always hold: the promise, and the row that breaks it. The
--- constraints refuse most of it; this looks at all of it from outside, for tests and simulations.
+-- constraints refuse most of it; this looks at all of it from outside, for tests and simulations
+-- that keep every transition.
 SELECT 'a slot has a bot while it deploys or is busy, and only then' AS promise, slot_name AS subject
 FROM bot_pool_slots WHERE (status IN ('deploying', 'busy')) <> (assigned_bot_id IS NOT NULL)
 UNION ALL

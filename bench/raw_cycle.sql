@@ -48,7 +48,7 @@ INSERT INTO transitions (
 )
 SELECT
     last_released_at, machine, slot.platform, from_status, to_status, slot.id, slot.slot_name,
-    slot.container_ref, lease, bot.id, correlation_id, 'the bot is done', '{"botStatus": "DONE"}'
+    slot.container_ref, slot.lease, bot.id, correlation_id, 'the bot is done', '{"botStatus": "DONE"}'
 FROM slot, bot, (
     VALUES ('slot', 'deploying', 'releasing'), ('bot', 'DEPLOYING', 'DONE')
 ) step (machine, from_status, to_status);

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 from botpool.states import BotStatus, FailureCause, Platform, SlotStatus
 
@@ -67,6 +67,32 @@ class CreatedBot:
     bot: Bot
     queue_position: int | None = None
     estimated_wait_ms: int | None = None
+
+    @classmethod
+    def born(cls, request: NewBot, birth: Transition) -> Self:
+        """The bot of a request, as its first transition tells of it."""
+        bot = Bot(
+            id=cast("int", birth.bot_id),
+            platform=request.platform,
+            meeting_url=request.meeting_url,
+            bot_display_name=request.bot_display_name,
+            status=BotStatus(cast("str", birth.to_status)),
+            priority=request.priority,
+            queue_timeout_ms=request.queue_timeout_ms,
+            correlation_id=cast("str", birth.correlation_id),
+            metadata=dict(request.metadata),
+            config=dict(request.config),
+            launch_attempts=0 if birth.slot_id is None else 1,
+            slot_name=birth.slot_name,
+            container_ref=birth.container_ref,
+            lease=birth.lease,
+            created_at=birth.at,
+        )
+        return cls(
+            bot=bot,
+            queue_position=birth.details.get("queuePosition"),
+            estimated_wait_ms=birth.details.get("estimatedWaitMs"),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

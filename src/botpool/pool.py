@@ -11,13 +11,13 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar
 from uuid import uuid4
 
 from botpool.combine import Combiner
 from botpool.errors import BotNotFound, InvalidRequest, SlotNotFound, StaleLease
 from botpool.logs import log_transitions
-from botpool.models import Bot, CreatedBot, Ending
+from botpool.models import CreatedBot, Ending
 from botpool.states import (
     BOT_ENDED,
     BOT_MAY_SAY,
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from botpool.models import (
+        Bot,
         Heartbeat,
         Json,
         NewBot,
@@ -386,28 +387,4 @@ def _by(
 def _created(bots: Sequence[NewBot], written: Sequence[Transition]) -> list[CreatedBot]:
     """The first of `bots`, as the transitions say that they were created, in order."""
     births = [t for t in written if t.machine == "bot" and t.from_status is None]
-    return [_created_bot(bot, birth) for bot, birth in zip(bots, births, strict=False)]
-
-
-def _created_bot(bot: NewBot, birth: Transition) -> CreatedBot:
-    return CreatedBot(
-        bot=Bot(
-            id=cast("int", birth.bot_id),
-            platform=bot.platform,
-            meeting_url=bot.meeting_url,
-            bot_display_name=bot.bot_display_name,
-            status=BotStatus(cast("str", birth.to_status)),
-            priority=bot.priority,
-            queue_timeout_ms=bot.queue_timeout_ms,
-            correlation_id=cast("str", birth.correlation_id),
-            metadata=dict(bot.metadata),
-            config=dict(bot.config),
-            launch_attempts=0 if birth.slot_id is None else 1,
-            slot_name=birth.slot_name,
-            container_ref=birth.container_ref,
-            lease=birth.lease,
-            created_at=birth.at,
-        ),
-        queue_position=birth.details.get("queuePosition"),
-        estimated_wait_ms=birth.details.get("estimatedWaitMs"),
-    )
+    return [CreatedBot.born(bot, birth) for bot, birth in zip(bots, births, strict=False)]

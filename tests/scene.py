@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from botpool.models import Ending, NewBot
-from botpool.states import BotStatus, Platform
+from botpool.states import BotStatus, FailureCause, Platform
 
 if TYPE_CHECKING:
     import asyncio
@@ -61,6 +61,12 @@ class Scene:
         return await self.pool.release(
             Ending(slot_id=slot.id, lease=slot.lease, bot_status=status, reason="the bot is done")
         )
+
+    async def delete(self, slot: Slot) -> None:
+        """End a slot's bot, find that the slot can't be stopped, and give it up."""
+        await self.end(slot)
+        await self.pool.mark_error(slot.id, slot.lease, FailureCause.ENGINE, "stuck")
+        await self.pool.delete_slot(slot.id, slot.lease, "given up")
 
     async def slot_of(self, bot_id: int) -> Slot:
         slot = await self.pool.slot_of_bot(bot_id)

@@ -10,7 +10,7 @@ import pytest
 from botpool.errors import InvalidRequest, TransitionRefused
 from botpool.pool import Pool
 from botpool.settings import Settings
-from botpool.states import BotStatus, FailureCause, Platform, SlotStatus
+from botpool.states import BotStatus, Platform, SlotStatus
 from botpool.store import Store
 from tests.scene import Scene, new_bot
 
@@ -92,9 +92,7 @@ async def test_a_bot_of_one_platform_never_gets_a_slot_of_another(scene: Scene) 
 async def test_the_first_gap_in_the_names_is_reused(scene: Scene) -> None:
     bots = [(await scene.create()).bot for _ in range(3)]
     middle = await scene.slot_of(bots[1].id)
-    await scene.end(middle)
-    await scene.pool.mark_error(middle.id, middle.lease, FailureCause.ENGINE, "stuck")
-    await scene.pool.delete_slot(middle.id, middle.lease, "given up")
+    await scene.delete(middle)
     again = await scene.create()
     slot = await scene.slot_of(again.bot.id)
     assert slot.slot_name == "pool-google-meet-002"
@@ -110,9 +108,7 @@ async def test_names_grow_beyond_three_digits(scene: Scene) -> None:
 async def test_a_maximum_lowered_below_the_number_of_slots_adds_none(scene: Scene) -> None:
     bots = [(await scene.create()).bot for _ in range(3)]
     first = await scene.slot_of(bots[0].id)
-    await scene.end(first)
-    await scene.pool.mark_error(first.id, first.lease, FailureCause.ENGINE, "stuck")
-    await scene.pool.delete_slot(first.id, first.lease, "given up")
+    await scene.delete(first)
     small = Pool(scene.store, Settings(max_pool_size=2))
     await small.configure()
     assert (await small.create_bot(new_bot())).bot.status is BotStatus.QUEUED

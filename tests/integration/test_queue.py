@@ -142,9 +142,7 @@ async def test_a_slot_that_is_deleted_makes_room_for_one_who_waits(scene: Scene)
     first, *_ = await full(scene)
     waiting = await scene.create()
     slot = await scene.slot_of(first)
-    await scene.end(slot)
-    await scene.pool.mark_error(slot.id, slot.lease, FailureCause.ENGINE, "stuck")
-    await scene.pool.delete_slot(slot.id, slot.lease, "given up")
+    await scene.delete(slot)
     assert (await scene.slot_of(waiting.bot.id)).slot_name == slot.slot_name
 
 

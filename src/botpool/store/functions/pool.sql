@@ -158,7 +158,9 @@ BEGIN
         RETURNING * INTO v_slot;
     END IF;
 
-    v_reason := CASE WHEN p_slot.id IS NULL THEN 'assigned to a new slot' ELSE 'assigned to an idle slot' END;
+    v_reason := format(
+        'assigned to %s slot', CASE WHEN p_slot.id IS NULL THEN 'a new' ELSE 'an idle' END
+    );
     RETURN QUERY SELECT * FROM record_step(
         'slot', p_slot.status, 'deploying', v_slot, p_bot, v_reason, '{}', p_now
     );

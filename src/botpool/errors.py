@@ -12,6 +12,11 @@ The first line of a class's docstring is its default message.
     ├── NotFound
     │   ├── BotNotFound
     │   └── SlotNotFound
+    ├── EngineError
+    │   ├── EngineUnavailable     no answer: what was asked may have happened or not
+    │   └── EngineRefused         it answered, and won't
+    │       ├── ContainerMissing
+    │       └── ImageMissing
     └── Refused                   the database did nothing of what was asked
         ├── InvalidRequest        the caller asks for what can't be
         ├── StaleLease            the writer's assignment is over
@@ -68,6 +73,32 @@ class BotNotFound(NotFound):
 
 class SlotNotFound(NotFound):
     """There is no such slot."""
+
+
+class EngineError(BotpoolError):
+    """An engine did not do what was asked."""
+
+
+class EngineUnavailable(EngineError):
+    """The engine does not answer.
+
+    What was asked may have happened or not. It can be asked again.
+    """
+
+
+class EngineRefused(EngineError):
+    """The engine refuses.
+
+    To ask again is of no use.
+    """
+
+
+class ContainerMissing(EngineRefused):
+    """There is no such container."""
+
+
+class ImageMissing(EngineRefused):
+    """The image is not on the host."""
 
 
 class Refused(BotpoolError):

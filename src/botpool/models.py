@@ -97,7 +97,11 @@ class CreatedBot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slot:
-    """A reusable container of one platform, on one engine and one host."""
+    """A reusable container of one platform, on one engine and one host.
+
+    `due_at` is when the reconciler looks at it next, `claimed_by` who does so now, and `read_at`
+    the database's time when this was read.
+    """
 
     id: int
     platform: Platform
@@ -117,7 +121,35 @@ class Slot:
     error_message: str | None
     deployment_ref: str | None
     deployment_status: str | None
+    deployment_started_at: datetime | None
+    creations: int
+    last_bot_id: int | None
+    due_at: datetime | None
+    claimed_by: str | None
+    claimed_until: datetime | None
+    wakes: int
+    failed_steps: int
     created_at: datetime
+    read_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImagePull:
+    """An image on a host: `pulling`, `present` or `failed`."""
+
+    engine: str
+    host: str
+    image: str
+    status: Literal["pulling", "present", "failed"]
+    claimed_by: str | None
+    claimed_until: datetime | None
+    attempts: int
+    current_bytes: int
+    total_bytes: int
+    error: str | None
+    started_at: datetime
+    finished_at: datetime | None
+    retry_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

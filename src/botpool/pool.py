@@ -14,14 +14,17 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 from uuid import uuid4
 
+from botpool.announcer import Announcer
 from botpool.combine import Combiner
-from botpool.errors import BotNotFound, InvalidRequest, SlotNotFound, StaleLease
+from botpool.errors import BotNotFound, InvalidRequest, StaleLease
 from botpool.logs import log_transitions
+from botpool.lookups import Lookups
 from botpool.models import CreatedBot, Ending
 from botpool.states import (
     BOT_ENDED,
     BOT_MAY_SAY,
     BOT_RELAUNCHABLE,
+    SLOT_NEEDS_WORK,
     BotStatus,
     FailureCause,
     Platform,
@@ -32,17 +35,7 @@ from botpool.states import (
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from botpool.models import (
-        Bot,
-        Heartbeat,
-        Json,
-        NewBot,
-        PoolNumbers,
-        QueueEntry,
-        QueuePlace,
-        Slot,
-        Transition,
-    )
+    from botpool.models import Bot, Heartbeat, Json, NewBot, Slot, Transition
     from botpool.settings import Settings
     from botpool.store import Store
 
@@ -54,15 +47,16 @@ Key = TypeVar("Key")
 _BATCH = 1000
 
 
-class Pool:
+class Pool(Lookups):
     """Assigns bots to slots. Safe to share between tasks; any number may work on one database.
 
     Creations, releases and heartbeats that arrive together are written together.
     """
 
     def __init__(self, store: Store, settings: Settings) -> None:
-        self._store = store
+        super().__init__(store)
         self._settings = settings
+        self._announcer = Announcer(store.announce_work)
         self._create_on_idle = {
             platform: Combiner(self._create_bots_on_idle_slots) for platform in Platform
         }
@@ -102,15 +96,13 @@ class Pool:
 
     async def _create_bots_on_idle_slots(self, bots: Sequence[NewBot]) -> list[CreatedBot | None]:
         correlation_ids = [bot.correlation_id or str(uuid4()) for bot in bots]
-        written = await self._store.create_bots_on_idle_slots(bots, correlation_ids)
-        log_transitions(written)
+        written = await self._logged(self._store.create_bots_on_idle_slots(bots, correlation_ids))
         created = _created(bots, written)
         return [*created, *(None for _ in bots[len(created) :])]
 
     async def _create_bots(self, bots: Sequence[NewBot]) -> list[CreatedBot]:
         correlation_ids = [bot.correlation_id or str(uuid4()) for bot in bots]
-        written = await self._store.create_bots(bots, correlation_ids)
-        log_transitions(written)
+        written = await self._logged(self._store.create_bots(bots, correlation_ids))
         return _created(bots, written)
 
     async def stop_bot(self, bot_id: int, reason: str = "stop requested") -> list[Transition]:
@@ -135,6 +127,17 @@ class Pool:
         return await self._logged(self._store.assign_waiting(platform))
 
     # What is written on behalf of an assignment
+
+    async def claim(self, slot: Slot) -> Bot:
+        """The bot that a slot's container is to be: its claim proves that the container runs.
+
+        A container that came back claims the same bot again. Raises `StaleLease` when the
+        assignment that `slot` tells of is over.
+        """
+        if slot.assigned_bot_id is None:
+            raise StaleLease(f"{slot.slot_name} has no bot: it is {slot.status}.")
+        await self.advance(slot.id, slot.lease, BotStatus.JOINING_CALL, "claimed by its container")
+        return await self.get_bot(slot.assigned_bot_id)
 
     async def advance(
         self, slot_id: int, lease: int, status: BotStatus, reason: str, details: Json | None = None
@@ -247,7 +250,7 @@ class Pool:
         return written
 
     async def record_deployment(
-        self, slot_id: int, lease: int, deployment_ref: str, status: str
+        self, slot_id: int, lease: int, deployment_ref: str | None, status: str
     ) -> list[Transition]:
         """Note which deployment brings the slot's container up, and its status."""
         written = await self._logged(
@@ -275,62 +278,21 @@ class Pool:
         return written
 
     async def prune(self) -> int:
-        """Forget bots and transitions older than the retention, and return how many."""
+        """Forget what is older than the retention, and return how many rows that were."""
         before = await self._store.now() - timedelta(days=self._settings.retention_days)
-        pruned = await self._store.prune_transitions(before)
+        pruned = await self._store.prune_transitions(before) + await self._store.prune_pulls(before)
         while count := await self._store.prune_bots(before, _BATCH):
             pruned += count
         return pruned
 
-    # Look-ups
-
-    async def get_bot(self, bot_id: int) -> Bot:
-        """One bot. Raises `BotNotFound`."""
-        bot = await self._store.get_bot(bot_id)
-        if bot is None:
-            raise BotNotFound(f"There is no bot {bot_id}.")
-        return bot
-
-    async def get_slot(self, slot_id: int) -> Slot:
-        """One slot. Raises `SlotNotFound`."""
-        slot = await self._store.get_slot(slot_id)
-        if slot is None:
-            raise SlotNotFound(f"There is no slot {slot_id}.")
-        return slot
-
-    async def slot_of_bot(self, bot_id: int) -> Slot | None:
-        """The slot that a bot is on now."""
-        return await self._store.get_slot_of_bot(bot_id)
-
-    async def bot_of_container(self, container_ref: str) -> Bot | None:
-        """The bot that a container serves now; after the release, the one that it served last."""
-        return await self._store.get_bot_of_container(container_ref)
-
-    async def queue_place(self, bot_id: int) -> QueuePlace | None:
-        """Where a waiting bot stands in the queue of its platform."""
-        return await self._store.get_queue_place(bot_id)
-
-    async def queue(self, platform: Platform) -> list[QueueEntry]:
-        """The bots that wait for a slot of a platform, in the order in which they will get one."""
-        return await self._store.list_queue(platform)
-
-    async def slots(self) -> list[Slot]:
-        """Every slot, by name."""
-        return await self._store.list_slots()
-
-    async def numbers(self) -> list[PoolNumbers]:
-        """How each platform's pool stands."""
-        return await self._store.pool_numbers()
-
-    async def timeline(self, bot_id: int) -> list[Transition]:
-        """What happened to a bot and to the slots that it was on, in order."""
-        return await self._store.timeline(bot_id)
-
     # Inside
 
     async def _logged(self, change: Awaitable[list[Transition]]) -> list[Transition]:
+        """Log what a change wrote, and wake the reconcilers if it left them something to do."""
         written = await change
         log_transitions(written)
+        if any(t.machine == "slot" and t.to_status in SLOT_NEEDS_WORK for t in written):
+            self._announcer.announce()
         return written
 
     async def _check_lease(self, slot_id: int, lease: int, *, assigned: bool = False) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from platformdirs import user_data_path
-from pydantic import Field, SecretStr, ValidationError, model_validator
+from pydantic import ByteSize, Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from botpool.errors import SettingsInvalid
@@ -43,6 +43,69 @@ class Settings(BaseSettings):
     max_launch_attempts: int = Field(
         default=2, ge=1, description="How often a bot is launched before it has been in its call."
     )
+    poll_interval_ms: Milliseconds = Field(
+        default=1_000, description="How often due work is looked for when nothing announced it."
+    )
+    claim_ttl_ms: Milliseconds = Field(
+        default=15_000,
+        description="After this time without a sign of life, the work of a replica is taken over.",
+    )
+    deploy_timeout_ms: Milliseconds = Field(
+        default=1_500_000, description="How long a deployment may take in all."
+    )
+    deploy_poll_interval_ms: Milliseconds = Field(
+        default=15_000, description="How often a deployment is looked at, once it takes long."
+    )
+    deploy_grace_ms: Milliseconds = Field(
+        default=180_000,
+        description="How long after a start an engine's `exited` may be of before the start.",
+    )
+    max_concurrent_deployments: int = Field(
+        default=4, ge=1, description="How many containers start on a host at a time."
+    )
+    stop_grace_ms: Milliseconds = Field(
+        default=10_000, description="How long a container has to end before it is forced to."
+    )
+    sync_interval_ms: Milliseconds = Field(
+        default=5_000, description="How often the engine's containers are compared with the slots."
+    )
+    recovery_interval_ms: Milliseconds = Field(
+        default=60_000,
+        description="How long after a failed recovery a slot is tried again; doubled each time.",
+    )
+    max_recovery_attempts: int = Field(
+        default=3, ge=1, description="How many failed recoveries a slot has before it is deleted."
+    )
+    heartbeat_interval_ms: Milliseconds = Field(
+        default=10_000, description="How often a bot is asked to send a heartbeat."
+    )
+    host: str = Field(default="127.0.0.1", description="The address to listen on.")
+    port: int = Field(default=8000, ge=0, le=65535, description="The port to listen on.")
+    public_url: str | None = Field(
+        default=None,
+        description="What containers call botpool by. By default the address that it listens on.",
+    )
+    process_command: str | None = Field(
+        default=None,
+        description="What the `process` engine runs for a bot. By default the sample bot.",
+    )
+    docker_hosts: str | None = Field(
+        default=None,
+        description=(
+            "Docker Engine APIs, separated by commas, each `name=address` or an address:"
+            " `unix:///run/docker.sock`, `tcp://10.0.0.2:2376`. By default Docker's own choice."
+        ),
+    )
+    docker_network: str = Field(
+        default="bridge", description="The network that a container is attached to."
+    )
+    docker_cpus: float | None = Field(default=None, gt=0, description="Processors a container.")
+    docker_memory: ByteSize | None = Field(
+        default=None, description="Memory a container, such as `2GiB`."
+    )
+    docker_shm_size: ByteSize | None = Field(
+        default=None, description="Size of `/dev/shm`, which browsers need, such as `1GiB`."
+    )
     retention_days: int = Field(
         default=30, ge=1, description="How long ended bots and transitions are kept."
     )
@@ -60,6 +123,11 @@ class Settings(BaseSettings):
                 "BOTPOOL_DEFAULT_QUEUE_TIMEOUT_MS must be at most BOTPOOL_MAX_QUEUE_TIMEOUT_MS"
             )
         return self
+
+    @property
+    def runtime_url(self) -> str:
+        """What a container calls botpool by."""
+        return self.public_url or f"http://{self.host}:{self.port}"
 
     def image(self, platform: Platform) -> str | None:
         """The image that new slots of a platform are made of."""

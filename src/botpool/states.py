@@ -63,6 +63,9 @@ class FailureCause(StrEnum):
 SLOT_HOLDS_BOT = frozenset({SlotStatus.DEPLOYING, SlotStatus.BUSY})
 """A slot has a bot in these, and in no other."""
 
+SLOT_NEEDS_WORK = frozenset({SlotStatus.DEPLOYING, SlotStatus.RELEASING, SlotStatus.ERROR})
+"""The reconciler has something to do for a slot in these."""
+
 BOT_HOLDS_SLOT = frozenset(
     {
         BotStatus.DEPLOYING,

@@ -41,7 +41,7 @@ async def botpool(*args: str, **settings: str) -> tuple[int | None, str, str]:
 async def test_migrate_shows_what_it_did(empty_database_url: str) -> None:
     assert await botpool("migrate", database_url=empty_database_url) == (
         0,
-        "applied 0001_core\napplied functions\n",
+        "applied 0001_core\napplied 0002_reconciler\napplied functions\n",
         "",
     )
     assert await botpool("migrate", database_url=empty_database_url) == (

@@ -49,7 +49,7 @@ async def shared(server: str) -> AsyncIterator[Database]:
 async def pools(shared: Database) -> Database:
     """Two empty pools of two slots."""
     await shared.execute(
-        "TRUNCATE pools, bots, bot_pool_slots, bot_pool_queue;"
+        "TRUNCATE pools, bots, bot_pool_slots, bot_pool_queue, container_logs;"
         " INSERT INTO pools (platform, max_size, engine)"
         " VALUES ('zoom', 2, 'process'), ('google-meet', 2, 'process')"
     )
@@ -83,9 +83,10 @@ def moved_bot(bot_id: int, status: str) -> str:
 def slot(number: int, status: str, bot_id: int | None, platform: str = "zoom") -> str:
     return f"""
         INSERT INTO bot_pool_slots (id, platform, number, slot_name, engine, status,
-            assigned_bot_id, lease, last_used_at, last_assigned_at, error_message, created_at)
+            assigned_bot_id, lease, last_used_at, last_assigned_at, error_message, due_at,
+            created_at)
         VALUES ({number}, '{platform}', {number}, slot_name('{platform}', {number}), 'process',
-            '{status}', {bot_id or "NULL"}, 1, now(), now(), 'broken', now());
+            '{status}', {bot_id or "NULL"}, 1, now(), now(), 'broken', now(), now());
         """
 
 

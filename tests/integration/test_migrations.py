@@ -14,7 +14,7 @@ from botpool.pool import Pool
 from botpool.settings import Settings
 from botpool.states import BotStatus
 from botpool.store import Store, connect, migrate
-from botpool.store.migrations import Migration, functions
+from botpool.store.migrations import Migration, functions, migrations
 from tests.scene import new_bot
 
 if TYPE_CHECKING:
@@ -29,12 +29,14 @@ async def test_replicas_that_start_together_apply_each_migration_once(
     async with AsyncExitStack() as stack:
         replicas = [await stack.enter_async_context(connect(empty_database_url)) for _ in range(8)]
         applied = await asyncio.gather(*(migrate(replica) for replica in replicas))
-    assert sorted(applied) == [[]] * 7 + [["0001_core", "functions"]]
+    assert sorted(applied) == [[]] * 7 + [
+        [*(migration.name for migration in migrations()), "functions"]
+    ]
 
 
 async def test_a_database_newer_than_the_code_is_refused(database: Database) -> None:
     await database.execute("INSERT INTO schema_migrations VALUES (9999, 'later', '')")
-    with pytest.raises(SchemaTooNew, match=r"version 9999, .* up to 1: start a newer botpool\."):
+    with pytest.raises(SchemaTooNew, match=r"version 9999, .* up to \d+: start a newer"):
         await migrate(database)
 
 
@@ -101,7 +103,8 @@ async def test_functions_are_replaced_under_load_and_nobody_notices(
 async def test_a_migration_changed_after_it_was_applied_is_refused(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    changed = [Migration(1, "0001_core", "SELECT 'something else'")]
+    _, *later = migrations()
+    changed = [Migration(1, "0001_core", "SELECT 'something else'"), *later]
     monkeypatch.setattr(f"{PLACE}.migrations", lambda: changed)
     with pytest.raises(SetupError, match="another text of migration 0001_core"):
         await migrate(database)

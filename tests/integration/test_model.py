@@ -214,7 +214,7 @@ class PoolMachine(RuleBasedStateMachine):
         self.pools = [
             Pool(Store(database), Settings(max_pool_size=MAX_SIZE)) for database in self.databases
         ]
-        tables = "bots, bot_pool_slots, bot_pool_queue, transitions"
+        tables = "bots, bot_pool_slots, bot_pool_queue, container_logs, transitions"
         self.run(
             self.database.execute(f"TRUNCATE {tables} RESTART IDENTITY; UPDATE pools SET size = 0")
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,7 @@ from botpool.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator
 
     Connection = asyncpg.pool.PoolConnectionProxy[asyncpg.Record]
 
@@ -102,6 +103,29 @@ class Database:
         """A connection inside a transaction: committed at the end, rolled back by an error."""
         async with self._connection() as connection, connection.transaction():
             yield connection
+
+    async def listen(self, channel: str, heard: Callable[[], None]) -> None:
+        """Call `heard` now, and with every notification, until the connection is lost."""
+        with _mapped_errors():
+            connection = await self._connections.acquire()
+            lost = asyncio.Event()
+
+            def notified(*_: object) -> None:
+                heard()
+
+            def terminated(*_: object) -> None:
+                lost.set()
+
+            try:
+                connection.add_termination_listener(terminated)
+                await connection.add_listener(channel, notified)
+                heard()
+                await lost.wait()
+            finally:
+                if not connection.is_closed():
+                    connection.remove_termination_listener(terminated)
+                    await connection.remove_listener(channel, notified)
+                await self._connections.release(connection)
 
     async def close(self) -> None:
         """Close every connection, once those in use are given back."""

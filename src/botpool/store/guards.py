@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from botpool.states import BOT_HOLDS_SLOT, BOT_STEPS, SLOT_STEPS
+from botpool.states import BOT_HOLDS_SLOT, BOT_STEPS, SLOT_NEEDS_WORK, SLOT_STEPS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -51,6 +51,8 @@ def guards() -> str:
     return f"""
 CREATE OR REPLACE FUNCTION bot_holds_slot() RETURNS text[] LANGUAGE sql IMMUTABLE
     AS $$ SELECT ARRAY[{_literals(BOT_HOLDS_SLOT)}] $$;
+CREATE OR REPLACE FUNCTION slot_needs_work(p_status text) RETURNS boolean LANGUAGE sql IMMUTABLE
+    AS $$ SELECT p_status IN ({_literals(SLOT_NEEDS_WORK)}) $$;
 {_step_triggers("bot_pool_slots", SLOT_STEPS)}
 {_step_triggers("bots", BOT_STEPS)}
 """

@@ -23,7 +23,17 @@ if TYPE_CHECKING:
 
 _LOCK = 0x626F74706F6F6C  # "botpool": one migration at a time in a database
 
-_TABLES = ("bot_pool_queue", "bot_pool_slots", "bots", "pools", "transitions")
+_TABLES = (
+    "bot_pool_queue",
+    "bot_pool_slots",
+    "bots",
+    "container_logs",
+    "duties",
+    "image_pulls",
+    "installation",
+    "pools",
+    "transitions",
+)
 _LOCK_TIMEOUT = "100ms"
 _LOCK_ATTEMPTS = 100
 
@@ -72,10 +82,11 @@ def migrations() -> list[Migration]:
 def functions() -> Migration:
     """What is replaced as a whole."""
     folder = resources.files(__package__).joinpath("functions")
-    guard_functions, triggers, pool = (
-        folder.joinpath(f"{name}.sql").read_text("utf-8") for name in ("guards", "triggers", "pool")
+    guard_functions, *others = (
+        folder.joinpath(f"{name}.sql").read_text("utf-8")
+        for name in ("guards", "triggers", "pool", "reconciler")
     )
-    return Migration(0, "functions", "\n".join((guard_functions, guards(), triggers, pool)))
+    return Migration(0, "functions", "\n".join((guard_functions, guards(), *others)))
 
 
 async def migrate(database: Database) -> list[str]:

@@ -4,48 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from botpool.models import (
-    Bot,
-    Heartbeat,
-    PoolNumbers,
-    QueueEntry,
-    QueuePlace,
-    Slot,
-    Transition,
-)
-from botpool.states import BotStatus, FailureCause, Platform, SlotStatus
+from botpool.models import Heartbeat, PoolNumbers, QueueEntry, QueuePlace
+from botpool.states import BotStatus, Platform, SlotStatus
 from botpool.store.queries import QUERIES
+from botpool.store.rows import bot
+from botpool.store.work import WorkQueries
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from datetime import datetime
 
-    import asyncpg
-
-    from botpool.models import Ending, Json, NewBot
-    from botpool.store.database import Database
-
-
-def _transition(row: asyncpg.Record) -> Transition:
-    return Transition(**{**row, "platform": Platform(row["platform"])})
-
-
-def _bot(row: asyncpg.Record) -> Bot:
-    cause = row["failure_cause"]
-    return Bot(
-        **{
-            **row,
-            "platform": Platform(row["platform"]),
-            "status": BotStatus(row["status"]),
-            "failure_cause": cause and FailureCause(cause),
-        }
-    )
-
-
-def _slot(row: asyncpg.Record) -> Slot:
-    return Slot(
-        **{**row, "platform": Platform(row["platform"]), "status": SlotStatus(row["status"])}
-    )
+    from botpool.models import Bot, Ending, Json, NewBot, Slot, Transition
 
 
 def _creation_arguments(
@@ -63,17 +32,8 @@ def _creation_arguments(
     )
 
 
-class Store:
+class Store(WorkQueries):
     """The queries of sql/. Those that change something return the transitions that they wrote."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
-    async def _change(self, query: str, *args: object) -> list[Transition]:
-        return [_transition(row) for row in await self._database.fetch(QUERIES[query], *args)]
-
-    async def _slots(self, query: str, *args: object) -> list[Slot]:
-        return [_slot(row) for row in await self._database.fetch(QUERIES[query], *args)]
 
     async def create_bots_on_idle_slots(
         self, bots: Sequence[NewBot], correlation_ids: Sequence[str]
@@ -158,7 +118,7 @@ class Store:
         return await self._change("record_container", slot_id, lease, container_ref, host, attempt)
 
     async def record_deployment(
-        self, slot_id: int, lease: int, deployment_ref: str, status: str
+        self, slot_id: int, lease: int, deployment_ref: str | None, status: str
     ) -> list[Transition]:
         """Note a deployment's status, if that is news."""
         return await self._change("record_deployment", slot_id, lease, deployment_ref, status)
@@ -191,20 +151,20 @@ class Store:
     async def get_bot(self, bot_id: int) -> Bot | None:
         """One bot."""
         row = await self._database.fetch_one(QUERIES["get_bot"], bot_id)
-        return None if row is None else _bot(row)
+        return None if row is None else bot(row)
 
     async def get_bot_of_container(self, container_ref: str) -> Bot | None:
         """The bot that a container serves, or served last."""
         row = await self._database.fetch_one(QUERIES["get_bot_of_container"], container_ref)
-        return None if row is None else _bot(row)
+        return None if row is None else bot(row)
 
     async def get_slot(self, slot_id: int) -> Slot | None:
         """One slot."""
-        return next(iter(await self._slots("get_slot", slot_id)), None)
+        return await self._slot("get_slot", slot_id)
 
     async def get_slot_of_bot(self, bot_id: int) -> Slot | None:
         """The slot that a bot is on now."""
-        return next(iter(await self._slots("get_slot_of_bot", bot_id)), None)
+        return await self._slot("get_slot_of_bot", bot_id)
 
     async def list_slots(self) -> list[Slot]:
         """Every slot, by name."""

@@ -90,7 +90,8 @@ WITH slot AS MATERIALIZED (
     FOR NO KEY UPDATE OF s
 ),
 changed AS (
-    UPDATE bot_pool_slots s SET container_ref = $3, host = $4 FROM slot WHERE s.id = slot.id
+    UPDATE bot_pool_slots s SET container_ref = $3, host = $4, creations = $5
+    FROM slot WHERE s.id = slot.id
 ),
 bot AS (
     UPDATE bots b SET container_ref = $3 FROM slot WHERE b.id = slot.assigned_bot_id
@@ -133,7 +134,7 @@ SELECT
     'deployment ' || $4,
     jsonb_build_object(
         'deployment', $3::text,
-        'oldStatus', CASE WHEN deployment_ref = $3 THEN deployment_status END,
+        'oldStatus', CASE WHEN deployment_ref IS NOT DISTINCT FROM $3 THEN deployment_status END,
         'newStatus', $4::text
     )
 FROM slot
@@ -141,12 +142,12 @@ RETURNING *;
 
 -- name: get_slot
 -- One slot.
-SELECT * FROM bot_pool_slots WHERE id = $1;
+SELECT *, botpool_now() AS read_at FROM bot_pool_slots WHERE id = $1;
 
 -- name: get_slot_of_bot
 -- The slot that a bot is on now.
-SELECT * FROM bot_pool_slots WHERE assigned_bot_id = $1;
+SELECT *, botpool_now() AS read_at FROM bot_pool_slots WHERE assigned_bot_id = $1;
 
 -- name: list_slots
 -- Every slot, by name.
-SELECT * FROM bot_pool_slots ORDER BY platform, number;
+SELECT *, botpool_now() AS read_at FROM bot_pool_slots ORDER BY platform, number;

@@ -1,0 +1,125 @@
+-- name: claim_slots
+-- Take at most $3 slots that are due, for $2 ms: nobody else works on them so long. Only those that
+-- have no host yet, or one that we can reach ($4).
+WITH due AS MATERIALIZED (
+    SELECT id FROM bot_pool_slots
+    WHERE due_at IS NOT NULL AND greatest(due_at, claimed_until) <= (SELECT botpool_now())
+        AND (host IS NULL OR engine || '/' || host = ANY ($4::text[]))
+    ORDER BY greatest(due_at, claimed_until)
+    LIMIT $3
+    FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE bot_pool_slots s
+SET claimed_by = $1, claimed_until = botpool_now() + $2 * interval '1 millisecond'
+FROM due WHERE s.id = due.id
+RETURNING s.*, botpool_now() AS read_at;
+
+-- name: claim_slot
+-- Take this slot for $3 ms, due or not, unless somebody else has it.
+UPDATE bot_pool_slots
+SET claimed_by = $2, claimed_until = botpool_now() + $3 * interval '1 millisecond'
+WHERE id = $1 AND (claimed_until IS NULL OR claimed_until <= botpool_now())
+RETURNING *, botpool_now() AS read_at;
+
+-- name: renew_claims
+-- Go on having these slots for $3 ms. Returns those that we still have.
+UPDATE bot_pool_slots SET claimed_until = botpool_now() + $3 * interval '1 millisecond'
+WHERE id = ANY ($2::bigint[]) AND claimed_by = $1
+RETURNING id;
+
+-- name: return_slot
+-- Let go of a slot. It is due again in $5 ms, unless it is not as it was ($3, $4, $7) any more: then
+-- whoever changed it has said when. $6: whether the work on it failed. Returns whether it is due now.
+UPDATE bot_pool_slots
+SET claimed_by = NULL, claimed_until = NULL,
+    due_at = CASE
+        WHEN lease = $3 AND status = $4 AND wakes = $7
+            THEN botpool_now() + $5::double precision * interval '1 millisecond'
+        ELSE due_at
+    END,
+    failed_steps = CASE
+        WHEN lease = $3 AND status = $4 THEN CASE WHEN $6 THEN failed_steps + 1 ELSE 0 END
+        ELSE failed_steps
+    END
+WHERE id = $1 AND claimed_by = $2
+RETURNING due_at <= botpool_now() AS due_now;
+
+-- name: place_slot
+-- Put a slot on the host that has the fewest.
+SELECT *, botpool_now() AS read_at FROM place_slot($1, $2, $3, $4);
+
+-- name: admit_deployment
+-- Let a deployment onto its host, if there is room.
+SELECT admit_deployment($1, $2, $3, $4) AS admitted;
+
+-- name: wake_deployments
+-- Let those who wait ($4) for room on a host be due, as many as there is room for, the oldest first.
+WITH chosen AS MATERIALIZED (
+    SELECT id FROM bot_pool_slots
+    WHERE engine = $1 AND host = $2 AND status = 'deploying' AND deployment_status = $4
+        AND deployment_started_at IS NULL
+    ORDER BY last_assigned_at, id
+    LIMIT greatest(0, $3 - (
+        SELECT count(*) FROM bot_pool_slots
+        WHERE engine = $1 AND host = $2 AND status = 'deploying'
+            AND deployment_started_at IS NOT NULL
+    ))
+),
+locked AS MATERIALIZED (
+    SELECT id FROM bot_pool_slots WHERE id IN (SELECT id FROM chosen)
+    ORDER BY id
+    FOR NO KEY UPDATE
+)
+UPDATE bot_pool_slots s SET wakes = wakes + 1, due_at = botpool_now()
+FROM locked WHERE s.id = locked.id AND status = 'deploying' AND deployment_started_at IS NULL;
+
+-- name: set_slot_token
+-- Note, before a container is made, what its token will hash to. Only who has taken the slot may.
+UPDATE bot_pool_slots SET token_hash = $4 WHERE id = $1 AND lease = $2 AND claimed_by = $3
+RETURNING id;
+
+-- name: get_slot_of_token
+-- The slot whose present container has this token.
+SELECT *, botpool_now() AS read_at FROM bot_pool_slots WHERE token_hash = $1;
+
+-- name: change_image
+-- Let a slot be made of another image: its container is given up, and made anew when it is needed.
+UPDATE bot_pool_slots SET image = $3, container_ref = NULL
+WHERE id = $1 AND lease = $2
+RETURNING *, botpool_now() AS read_at;
+
+-- name: put_off_recovery
+-- Count a failed attempt to make a slot well again.
+UPDATE bot_pool_slots SET recovery_attempts = recovery_attempts + 1, error_message = $3
+WHERE id = $1 AND lease = $2 AND status = 'error'
+RETURNING recovery_attempts;
+
+-- name: keep_container_logs
+-- Keep what a container wrote while it served a bot, once.
+INSERT INTO container_logs (bot_id, lease, at, lines)
+SELECT id, $2, botpool_now(), $3 FROM bots WHERE id = $1
+ON CONFLICT DO NOTHING;
+
+-- name: get_container_logs
+-- What the containers of a bot wrote, the oldest first.
+SELECT lines FROM container_logs WHERE bot_id = $1 ORDER BY at, lease;
+
+-- name: list_slots_of_host
+-- The slots that have a container on a host.
+SELECT *, botpool_now() AS read_at FROM bot_pool_slots
+WHERE engine = $1 AND host = $2 AND container_ref IS NOT NULL;
+
+-- name: take_duty
+-- Take on what is done every $2 ms, if it is due.
+INSERT INTO duties (name, due_at)
+VALUES ($1, botpool_now() + $2 * interval '1 millisecond')
+ON CONFLICT (name) DO UPDATE SET due_at = excluded.due_at WHERE duties.due_at <= botpool_now()
+RETURNING name;
+
+-- name: announce_work
+-- Wake every reconciler.
+SELECT pg_notify('botpool_work', '');
+
+-- name: get_installation
+-- What this botpool calls itself on engines.
+SELECT id FROM installation;

@@ -1,0 +1,172 @@
+"""The queries that the reconciler works with: claims, places, pulls, duties."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from botpool.models import ImagePull
+from botpool.store.queries import QUERIES
+from botpool.store.rows import slot, transition
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+    from botpool.models import Slot, Transition
+    from botpool.store.database import Database
+
+PullKey = tuple[str, str, str]
+"""An engine, a host and an image."""
+
+
+class WorkQueries:
+    """The queries of sql/work.sql and sql/pulls.sql. `replica` is who asks."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def _change(self, query: str, *args: object) -> list[Transition]:
+        return [transition(row) for row in await self._database.fetch(QUERIES[query], *args)]
+
+    async def _slots(self, query: str, *args: object) -> list[Slot]:
+        return [slot(row) for row in await self._database.fetch(QUERIES[query], *args)]
+
+    async def _slot(self, query: str, *args: object) -> Slot | None:
+        return next(iter(await self._slots(query, *args)), None)
+
+    async def _found(self, query: str, *args: object) -> bool:
+        return await self._database.fetch_one(QUERIES[query], *args) is not None
+
+    # Claims
+
+    async def claim_slots(
+        self, replica: str, ttl_ms: int, most: int, hosts: Sequence[tuple[str, str]]
+    ) -> list[Slot]:
+        """Take at most so many slots that are due, on no host yet or on one of these.
+
+        A host is an engine's name and its own.
+        """
+        reachable = [f"{engine}/{host}" for engine, host in hosts]
+        return await self._slots("claim_slots", replica, ttl_ms, most, reachable)
+
+    async def claim_slot(self, slot_id: int, replica: str, ttl_ms: int) -> Slot | None:
+        """Take this slot, unless somebody else has it."""
+        return await self._slot("claim_slot", slot_id, replica, ttl_ms)
+
+    async def renew_claims(self, replica: str, slot_ids: Sequence[int], ttl_ms: int) -> set[int]:
+        """Go on having these slots, and return those that we still have."""
+        rows = await self._database.fetch(QUERIES["renew_claims"], replica, slot_ids, ttl_ms)
+        return {row["id"] for row in rows}
+
+    async def return_slot(
+        self, taken: Slot, replica: str, due_in_ms: float | None, *, failed: bool
+    ) -> bool:
+        """Let go of a slot, and return whether it is due at once."""
+        row = await self._database.fetch_one(
+            QUERIES["return_slot"],
+            *(taken.id, replica, taken.lease, taken.status, due_in_ms, failed, taken.wakes),
+        )
+        return row is not None and row["due_now"] is True
+
+    # Deployments
+
+    async def place_slot(self, taken: Slot, hosts: Sequence[str]) -> Slot | None:
+        """Put a slot that has no host on the one that has the fewest slots."""
+        return await self._slot("place_slot", taken.id, taken.lease, taken.engine, hosts)
+
+    async def admit_deployment(self, slot_id: int, lease: int, most: int, waiting: str) -> bool:
+        """Let a deployment onto its host, if fewer than `most` are under way there.
+
+        Those who came before, and whose deployment status is `waiting`, go first.
+        """
+        row = await self._database.fetch_one(
+            QUERIES["admit_deployment"], slot_id, lease, most, waiting
+        )
+        return row is not None and row["admitted"]
+
+    async def wake_deployments(self, engine: str, host: str, most: int, waiting: str) -> int:
+        """Let those whose deployment status is `waiting` be due, while there is room."""
+        return await self._database.execute(
+            QUERIES["wake_deployments"], engine, host, most, waiting
+        )
+
+    async def set_slot_token(self, slot_id: int, lease: int, replica: str, digest: bytes) -> bool:
+        """Note what the token of the slot's next container hashes to, if the slot is ours."""
+        return await self._found("set_slot_token", slot_id, lease, replica, digest)
+
+    async def get_slot_of_token(self, digest: bytes) -> Slot | None:
+        """The slot whose present container has the token with this hash."""
+        return await self._slot("get_slot_of_token", digest)
+
+    async def change_image(self, slot_id: int, lease: int, image: str | None) -> Slot | None:
+        """Let a slot be made of another image, and have no container."""
+        return await self._slot("change_image", slot_id, lease, image)
+
+    async def put_off_recovery(self, slot_id: int, lease: int, message: str) -> int:
+        """Count a failed recovery, and return how many there were."""
+        row = await self._database.fetch_one(QUERIES["put_off_recovery"], slot_id, lease, message)
+        return 0 if row is None else int(row["recovery_attempts"])
+
+    async def keep_container_logs(self, bot_id: int, lease: int, lines: Sequence[str]) -> None:
+        """Keep what a container wrote. What is kept already stays."""
+        await self._database.execute(QUERIES["keep_container_logs"], bot_id, lease, lines)
+
+    async def get_container_logs(self, bot_id: int) -> list[str]:
+        """What the containers of a bot wrote."""
+        rows = await self._database.fetch(QUERIES["get_container_logs"], bot_id)
+        return [line for row in rows for line in row["lines"]]
+
+    async def list_slots_of_host(self, engine: str, host: str) -> list[Slot]:
+        """The slots that have a container on a host."""
+        return await self._slots("list_slots_of_host", engine, host)
+
+    # Pulls
+
+    async def take_pull(self, key: PullKey, replica: str, ttl_ms: int) -> ImagePull | None:
+        """Take a pull if it is needed and nobody has it; whoever has it, return how it stands."""
+        row = await self._database.fetch_one(QUERIES["take_pull"], *key, replica, ttl_ms)
+        return None if row is None else ImagePull(**row)
+
+    async def renew_pull(
+        self, key: PullKey, replica: str, ttl_ms: int, current: int, total: int
+    ) -> bool:
+        """Go on pulling, and return whether the pull is still ours."""
+        return await self._found("renew_pull", *key, replica, ttl_ms, current, total)
+
+    async def finish_pull(
+        self, key: PullKey, replica: str, error: str | None, retry_in_ms: float
+    ) -> None:
+        """End a pull that is ours: the image is there, or there was an error."""
+        await self._database.execute(QUERIES["finish_pull"], *key, replica, error, retry_in_ms)
+
+    async def wake_pull(self, key: PullKey, waiting: str, due_in_ms: float) -> None:
+        """Let those be due that want this image, and whose deployment status is `waiting`."""
+        await self._database.execute(QUERIES["wake_pull"], *key, waiting, due_in_ms)
+
+    async def forget_pull(self, key: PullKey) -> None:
+        """Forget that an image is on a host."""
+        await self._database.execute(QUERIES["forget_pull"], *key)
+
+    async def list_pulls(self) -> list[ImagePull]:
+        """Every image on every host."""
+        return [ImagePull(**row) for row in await self._database.fetch(QUERIES["list_pulls"])]
+
+    async def prune_pulls(self, before: datetime) -> int:
+        """Forget images that no slot has, pulled before `before`."""
+        return await self._database.execute(QUERIES["prune_pulls"], before)
+
+    # The rest
+
+    async def take_duty(self, name: str, every_ms: int) -> bool:
+        """Take on what is done every so often, if it is due."""
+        return await self._found("take_duty", name, every_ms)
+
+    async def announce_work(self) -> None:
+        """Wake every reconciler."""
+        await self._database.execute(QUERIES["announce_work"])
+
+    async def get_installation(self) -> str:
+        """What this botpool calls itself on engines."""
+        (row,) = await self._database.fetch(QUERIES["get_installation"])
+        name: str = row["id"]
+        return name

@@ -1,0 +1,39 @@
+"""Where containers run."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from typing import TYPE_CHECKING
+
+from botpool.engines.process import ProcessEngine
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from botpool.engines.base import Engine
+    from botpool.settings import Settings
+
+SAMPLE_BOT = (sys.executable, "-m", "botpool.bot.sample")
+
+
+def make_engines(settings: Settings, installation: str) -> Mapping[str, Engine]:
+    """Every engine that slots of this botpool may be on, by name. None is asked for anything yet.
+
+    Raises a `SetupError` for settings that can't be used.
+    """
+    # Here, because it takes long to import, and only a reconciler needs it.
+    from botpool.engines.docker import DockerEngine, docker_hosts  # noqa: PLC0415
+
+    command = shlex.split(settings.process_command or "") or SAMPLE_BOT
+    return {
+        "process": ProcessEngine(settings.data_dir / "slots", command),
+        "docker": DockerEngine(
+            docker_hosts(settings.docker_hosts),
+            installation=installation,
+            network=settings.docker_network,
+            cpus=settings.docker_cpus,
+            memory=settings.docker_memory,
+            shm_size=settings.docker_shm_size,
+        ),
+    }

@@ -1,0 +1,154 @@
+"""The engine that needs nothing: a slot is a folder of its own and a group of processes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import signal
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from botpool.engines.base import Container, ListedContainer
+from botpool.engines.process_folder import Folder
+from botpool.engines.process_tree import alive, send_signal
+from botpool.errors import EngineUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from botpool.engines.base import ContainerSpec, Observation, PullProgress
+
+_START_SECONDS = 0.001
+_LOOK_SECONDS = 0.02
+_KILL_SECONDS = 5.0
+
+
+class ProcessEngine:
+    """Runs `command` for every bot, in folders below `folder`. Bots outlive it."""
+
+    name = "process"
+    lags = False
+    reusable = False
+
+    def __init__(self, folder: Path, command: Sequence[str]) -> None:
+        self._folder = folder
+        self._command = tuple(command)
+        self._children: set[int] = set()
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._host = _host_name(folder)
+
+    def hosts(self) -> Sequence[str]:
+        """The one that the folder is on."""
+        return (self._host,)
+
+    async def pull(self, host: str, image: str, progress: Callable[[PullProgress], None]) -> bool:
+        """Nothing: processes have no image."""
+        return False
+
+    async def create(self, spec: ContainerSpec) -> str:
+        """Make an empty folder."""
+        await asyncio.to_thread(self._at(Container(spec.host, spec.name)).create, spec)
+        return spec.name
+
+    async def start(self, container: Container, environment: Mapping[str, str]) -> str:
+        """Start the command in the folder, with an environment that has nothing of ours."""
+        folder = self._at(container)
+        child = await asyncio.to_thread(folder.start, self._command, environment)
+        if child is not None:
+            self._children.add(child)
+            while folder.leader() and not folder.started():  # noqa: ASYNC110 - it is a file
+                await asyncio.sleep(_START_SECONDS)
+        leader = folder.leader()
+        return "ended" if leader is None else str(leader.pid)
+
+    async def observe(self, container: Container) -> Observation:
+        """Look at the process that leads, and for what it left behind."""
+        self._reap()
+        return await asyncio.to_thread(self._at(container).observe)
+
+    async def stop(self, container: Container, grace_seconds: float) -> None:
+        """Send SIGTERM to every process of the container, and after the grace SIGKILL."""
+        folder = self._at(container)
+        loop = asyncio.get_running_loop()
+        forced_at = loop.time() + grace_seconds
+        given_up_at = forced_at + _KILL_SECONDS
+        while found := await asyncio.to_thread(folder.processes):
+            if loop.time() > given_up_at:
+                numbers = ", ".join(str(process.pid) for process in found)
+                raise EngineUnavailable(f"{container.ref} does not end: processes {numbers}.")
+            if loop.time() >= forced_at:
+                send_signal(found, signal.SIGKILL)
+                await asyncio.sleep(_LOOK_SECONDS)
+                continue
+            send_signal(found, signal.SIGTERM)
+            while loop.time() < forced_at and any(alive(process) for process in found):
+                await asyncio.sleep(_LOOK_SECONDS)
+                self._reap()
+            # Whatever was forked at the last moment is found in the next round.
+
+    async def remove(self, container: Container) -> None:
+        """Remove the folder."""
+        await asyncio.to_thread(self._at(container).remove)
+
+    async def describe(self, container: Container, text: str) -> None:
+        """Write the line into the folder."""
+        await asyncio.to_thread(self._at(container).describe, text)
+
+    async def logs(self, container: Container, lines: int) -> list[str]:
+        """The end of the bot's output."""
+        return await asyncio.to_thread(self._at(container).last_lines, lines)
+
+    async def close(self) -> None:
+        """Nothing: bots run on."""
+
+    def _at(self, container: Container) -> Folder:
+        if container.host != self._host:
+            raise EngineUnavailable(f"{container.ref} is on {container.host}, not on this machine.")
+        return Folder(self._folder / container.ref)
+
+    def _reap(self) -> None:
+        """Let go of children that have ended."""
+        for child in [*self._children]:
+            try:
+                ended, _ = os.waitpid(child, os.WNOHANG)
+            except ChildProcessError:
+                ended = child
+            if ended:
+                self._children.discard(child)
+
+    def _listed(self) -> Iterator[ListedContainer]:
+        for path in sorted(self._folder.glob("[!.]*/container.json")):
+            folder = Folder(path.parent)
+            spec = folder.spec()
+            if spec is None:
+                continue  # removed this moment
+            folder.bound_output()
+            yield ListedContainer(
+                container=Container(self._host, folder.path.name),
+                slot_id=spec["slot_id"],
+                slot_name=spec["slot_name"],
+                observation=folder.observe(),
+            )
+
+    # Last: from here on `list` is not the built-in any more.
+    async def list(self, host: str) -> list[ListedContainer]:
+        """Every folder."""
+        if host != self._host:
+            raise EngineUnavailable(f"{host} is not this machine.")
+        self._reap()
+        return await asyncio.to_thread(lambda: [*self._listed()])
+
+
+def _host_name(folder: Path) -> str:
+    """What the machine of this folder is called; the folder keeps it, whatever the machine says."""
+    path = folder / ".host"
+    if not path.exists():
+        name = f"local-{secrets.token_hex(3)}"
+        new = folder / f".host-{name}"
+        new.write_text(name, "utf-8")
+        with suppress(FileExistsError):
+            path.hardlink_to(new)
+        new.unlink()
+    return path.read_text("utf-8")

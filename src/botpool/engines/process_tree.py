@@ -1,0 +1,61 @@
+"""Find the processes of a container, and never anybody else's."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from signal import Signals
+
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+_STAT_START = 19  # counted from the field after the name
+
+
+def start_mark(pid: int) -> str | None:
+    """Tells a process from every other that has had, or will have, its number.
+
+    `None` if there is none. Where the kernel counts from its own start, a clock that is set doesn't
+    change it.
+    """
+    try:
+        if _BOOT.exists():
+            fields = Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()
+            return f"{_BOOT.read_text('utf-8').strip()}/{fields[_STAT_START]}"
+        return str(psutil.Process(pid).create_time())
+    except (OSError, psutil.Error):
+        return None
+
+
+def alive(process: psutil.Process) -> bool:
+    """Whether it still runs; one that has ended and was not waited for does not."""
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def find_processes(session: int | None, variable: str, value: str) -> list[psutil.Process]:
+    """Every live process of a session, and every one whose environment has this value.
+
+    The one finds those that changed their environment, the other those that left the session.
+    """
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):
+            ours = session is not None and os.getsid(process.pid) == session
+            if (ours or process.environ().get(variable) == value) and alive(process):
+                found.append(process)
+    return found
+
+
+def send_signal(processes: Iterable[psutil.Process], number: Signals) -> None:
+    """Send a signal to those that still run. A number that was used again is left alone."""
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.send_signal(number)

@@ -1,0 +1,322 @@
+"""Containers that are rows in memory, with delays and faults from a seed.
+
+Nothing runs in the background: what a container is doing follows from when it was started and
+stopped, so thousands cost nothing while nobody looks. Time and sleep are given, so that a
+simulation can set them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from botpool.engines.base import (
+    Container,
+    ContainerState,
+    ListedContainer,
+    Observation,
+    PullProgress,
+)
+from botpool.errors import ContainerMissing, EngineRefused, EngineUnavailable, ImageMissing
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+    from botpool.engines.base import ContainerSpec
+
+Seconds = tuple[float, float]
+"""The least and the most: any time between them is as likely."""
+
+_PROGRESS_STEPS = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Faults:
+    """How long things take, and how likely they go wrong."""
+
+    call: Seconds = (0.0, 0.0)
+    pull: Seconds = (0.0, 0.0)
+    start: Seconds = (0.0, 0.0)
+    stop: Seconds = (0.0, 0.0)
+    lag: float = 0.0
+    """Observations are this old."""
+    start_fails: float = 0.0
+    """A start that leads to a container that is broken, or exits at once."""
+    pull_fails: float = 0.0
+    unavailable: float = 0.0
+    """A call that fails and did nothing."""
+    reply_lost: float = 0.0
+    """A call that fails and did what was asked."""
+    hangs: float = 0.0
+    """A call that never returns."""
+    lies: float = 0.0
+    """An observation of something else."""
+
+
+@dataclass
+class _Row:
+    spec: ContainerSpec
+    description: str = ""
+    history: list[tuple[float, Observation]] = field(default_factory=list)
+    """What it is from when on; the last one that is due counts."""
+    output: list[str] = field(default_factory=list)
+
+    def at(self, now: float) -> Observation:
+        return next(
+            (seen for since, seen in reversed(self.history) if since <= now), self.history[0][1]
+        )
+
+    def become(self, since: float, state: ContainerState, **more: object) -> None:
+        """Be in a state from a time on; what was to come after it doesn't."""
+        self.history = [entry for entry in self.history if entry[0] < since] or self.history[:1]
+        self.history.append((since, Observation(state=state, **more)))  # type: ignore[arg-type]
+
+
+class SimulatedEngine:
+    """An engine on one core. `started` is told of every start, to play the bot."""
+
+    name = "simulated"
+    reusable = False
+
+    def __init__(
+        self,
+        hosts: Sequence[str] = ("simulated",),
+        *,
+        seed: int = 0,
+        faults: Faults | None = None,
+        started: Callable[[Container, Mapping[str, str]], None] | None = None,
+        now: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self.faults = faults or Faults()
+        self.started = started
+        self.counts: Counter[str] = Counter()
+        """How often each thing was really done; pulls and starts by name, too."""
+        self.most_pulls: Counter[tuple[str, str]] = Counter()
+        """The most pulls of an image on a host that ran at a time."""
+        self._pulling: Counter[tuple[str, str]] = Counter()
+        self._random = random.Random(seed)  # noqa: S311 - it is to be repeatable
+        self._now = now
+        self._sleep = sleep
+        self._hosts = tuple(hosts)
+        self._away: set[str] = set()
+        self._hanging: set[str] = set()
+        self._images: set[tuple[str, str]] = set()
+        self._rows: dict[Container, _Row] = {}
+
+    @property
+    def lags(self) -> bool:
+        """Whether observations are old."""
+        return self.faults.lag > 0 or self.faults.lies > 0
+
+    # What a test or a simulation does to it
+
+    def take_away(self, host: str) -> None:
+        """Let a host be unreachable. What runs there runs on."""
+        self._away.add(host)
+
+    def hang(self, host: str) -> None:
+        """Let no call to a host return, for as long as it waits."""
+        self._hanging.add(host)
+
+    def bring_back(self, host: str) -> None:
+        """Let a host answer again."""
+        self._away.discard(host)
+        self._hanging.discard(host)
+
+    def lose(self, container: Container) -> None:
+        """Let a container be gone, as if somebody had removed it."""
+        del self._rows[container]
+
+    def add_image(self, host: str, image: str) -> None:
+        """Let an image be on a host."""
+        self._images.add((host, image))
+
+    def lose_image(self, host: str, image: str) -> None:
+        """Let an image be gone from a host."""
+        self._images.discard((host, image))
+
+    def exit(self, container: Container, code: int = 0) -> None:
+        """Let what runs in a container end by itself."""
+        row = self._rows.get(container)
+        if row is not None and row.at(self._now()).state is ContainerState.RUNNING:
+            row.become(self._now(), ContainerState.EXITED, exit_code=code)
+
+    def say(self, container: Container, line: str) -> None:
+        """Let a container write a line."""
+        self._rows[container].output.append(line)
+
+    def containers(self) -> list[Container]:
+        """Every container."""
+        return [*self._rows]
+
+    def running(self) -> list[Container]:
+        """The containers that run, whatever anybody is told."""
+        now = self._now()
+        return [
+            container
+            for container, row in self._rows.items()
+            if row.at(now).state in {ContainerState.RUNNING, ContainerState.STARTING}
+        ]
+
+    def description(self, container: Container) -> str:
+        """The line that was shown last."""
+        return self._rows[container].description
+
+    # What an engine does
+
+    def hosts(self) -> Sequence[str]:
+        """As many as were asked for."""
+        return self._hosts
+
+    async def pull(self, host: str, image: str, progress: Callable[[PullProgress], None]) -> bool:
+        """Take a while, unless the image is there."""
+        await self._call(host)
+        key = (host, image)
+        if key in self._images:
+            return False
+        self._pulling[key] += 1
+        self.most_pulls[key] = max(self.most_pulls[key], self._pulling[key])
+        self.counts["pull"] += 1
+        self.counts[f"pull {host} {image}"] += 1
+        try:
+            seconds = self._random.uniform(*self.faults.pull)
+            for step in range(1, _PROGRESS_STEPS + 1):
+                await self._sleep(seconds / _PROGRESS_STEPS)
+                progress(PullProgress(current=step, total=_PROGRESS_STEPS))
+            self._reach(host)
+            if self._happens(self.faults.pull_fails):
+                raise EngineRefused(f"{image} can't be pulled.")
+        finally:
+            self._pulling[key] -= 1
+        self._images.add(key)
+        self._lose_reply()
+        return True
+
+    async def create(self, spec: ContainerSpec) -> str:
+        """Add a row."""
+        await self._call(spec.host)
+        container = Container(spec.host, spec.name)
+        if spec.image is not None and (spec.host, spec.image) not in self._images:
+            raise ImageMissing(f"{spec.image} is not on {spec.host}.")
+        if container in self.running():
+            raise EngineRefused(f"{spec.name} runs.")
+        self._rows[container] = _Row(spec)
+        self._rows[container].become(self._now(), ContainerState.CREATED)
+        self.counts["create"] += 1
+        self._lose_reply()
+        return spec.name
+
+    async def start(self, container: Container, environment: Mapping[str, str]) -> str:
+        """Begin to run, or to fail."""
+        await self._call(container.host)
+        row = self._row(container)
+        now = self._now()
+        if row.at(now).state not in {ContainerState.RUNNING, ContainerState.STARTING}:
+            self.counts["start"] += 1
+            self.counts[f"start {container.ref}"] += 1
+            row.become(now, ContainerState.STARTING)
+            ready = now + self._random.uniform(*self.faults.start)
+            if self._happens(self.faults.start_fails):
+                state = self._random.choice((ContainerState.FAILED, ContainerState.EXITED))
+                row.become(ready, state, exit_code=1, detail="it was to fail")
+            else:
+                row.become(ready, ContainerState.RUNNING)
+                if self.started is not None:
+                    self.started(container, {**row.spec.environment, **environment})
+        self._lose_reply()
+        return f"deployment-{self.counts['start']}"
+
+    async def observe(self, container: Container) -> Observation:
+        """What it was a while ago; now and then something else."""
+        await self._call(container.host)
+        row = self._rows.get(container)
+        if row is None:
+            return Observation(state=ContainerState.MISSING)
+        if self._happens(self.faults.lies):
+            return self._random.choice(row.history)[1]
+        return row.at(self._now() - self.faults.lag)
+
+    async def stop(self, container: Container, grace_seconds: float) -> None:
+        """Begin to stop."""
+        await self._call(container.host)
+        row = self._rows.get(container)
+        now = self._now()
+        if row is not None and row.at(now).state is not ContainerState.CREATED:
+            takes = min(self._random.uniform(*self.faults.stop), grace_seconds)
+            if row.at(now).state is not ContainerState.EXITED:
+                row.become(now + takes, ContainerState.EXITED, exit_code=0)
+        self._lose_reply()
+
+    async def remove(self, container: Container) -> None:
+        """Take the row away."""
+        await self._call(container.host)
+        if container in self.running():
+            raise EngineRefused(f"{container.ref} runs.")
+        self._rows.pop(container, None)
+        self._lose_reply()
+
+    async def describe(self, container: Container, text: str) -> None:
+        """Keep the line."""
+        await self._call(container.host)
+        if container in self._rows:
+            self._rows[container].description = text
+
+    async def logs(self, container: Container, lines: int) -> list[str]:
+        """What it was made to say."""
+        await self._call(container.host)
+        row = self._rows.get(container)
+        return row.output[-lines:] if row and lines > 0 else []
+
+    async def close(self) -> None:
+        """Nothing."""
+
+    def _row(self, container: Container) -> _Row:
+        if container not in self._rows:
+            raise ContainerMissing(f"{container.ref} is gone.")
+        return self._rows[container]
+
+    def _happens(self, probability: float) -> bool:
+        return probability > 0 and self._random.random() < probability
+
+    async def _call(self, host: str) -> None:
+        """What any call goes through before it does something."""
+        self.counts["calls"] += 1
+        seconds = self._random.uniform(*self.faults.call)
+        if seconds:
+            await self._sleep(seconds)
+        if host in self._hanging or self._happens(self.faults.hangs):
+            await asyncio.Event().wait()
+        self._reach(host)
+        if self._happens(self.faults.unavailable):
+            raise EngineUnavailable("The engine answers 500.")
+
+    def _reach(self, host: str) -> None:
+        if host not in self._hosts:
+            raise EngineUnavailable(f"There is no host {host}.")
+        if host in self._away:
+            raise EngineUnavailable(f"{host} does not answer.")
+
+    def _lose_reply(self) -> None:
+        if self._happens(self.faults.reply_lost):
+            raise EngineUnavailable("The engine's answer was lost.")
+
+    # Last: from here on `list` is not the built-in any more.
+    async def list(self, host: str) -> list[ListedContainer]:
+        """Every row of a host."""
+        await self._call(host)
+        seen = self._now() - self.faults.lag
+        return [
+            ListedContainer(
+                container=container,
+                slot_id=row.spec.slot_id,
+                slot_name=row.spec.slot_name,
+                observation=row.at(seen),
+            )
+            for container, row in self._rows.items()
+            if container.host == host
+        ]

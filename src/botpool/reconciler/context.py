@@ -1,0 +1,67 @@
+"""What every duty of the reconciler works with."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from botpool.engines.base import Container
+from botpool.errors import EngineRefused
+from botpool.reconciler.points import go_on
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from botpool.engines.base import Engine
+    from botpool.models import Slot
+    from botpool.pool import Pool
+    from botpool.reconciler.points import Reached
+    from botpool.settings import Settings
+    from botpool.store import Store
+
+NOW = 0.0
+"""Look at the slot again at once."""
+
+WAITS_FOR_IMAGE = "waits for the image"
+WAITS_FOR_ROOM = "waits for room on the host"
+
+
+@dataclass(frozen=True)
+class Context:
+    """The tools of one replica. `replica` is the name that its claims carry."""
+
+    store: Store
+    pool: Pool
+    engines: Mapping[str, Engine]
+    settings: Settings
+    replica: str
+    installation: str
+    reached: Reached = go_on
+    random: random.Random = field(default_factory=random.Random)
+
+    def engine(self, slot: Slot) -> Engine:
+        """The engine of a slot. Raises `EngineRefused` if this botpool doesn't have it."""
+        if slot.engine not in self.engines:
+            raise EngineRefused(f"There is no engine {slot.engine!r} here.")
+        return self.engines[slot.engine]
+
+    def hosts(self) -> list[tuple[str, str]]:
+        """Every host that this replica can reach: its engine's name, and its own."""
+        return [(name, host) for name, engine in self.engines.items() for host in engine.hosts()]
+
+    def jittered(self, seconds: float) -> float:
+        """About so long: replicas that failed together don't come back together."""
+        return seconds * self.random.uniform(0.8, 1.2)
+
+    @property
+    def safety_net(self) -> float:
+        """How long a slot waits for somebody who may be dead, in seconds."""
+        return self.jittered(self.settings.claim_ttl_ms / 1000)
+
+
+def container_of(slot: Slot) -> Container | None:
+    """The container that a slot has."""
+    if slot.host is None or slot.container_ref is None:
+        return None
+    return Container(slot.host, slot.container_ref)

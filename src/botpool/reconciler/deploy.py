@@ -1,0 +1,243 @@
+"""Bring up the container of a slot that is deploying.
+
+Everything that was done is in the database or at the engine, so each look at the slot begins where
+the last one, of whichever replica, came to:
+
+1. a host, the one with the fewest slots;
+2. the image, unless the container is there already: whoever made that had the image;
+3. room on the host, recorded as `deployment_started_at` before the container is started;
+4. the container, made if there is none, and made again if the engine has lost it;
+5. the start. If an earlier look may have called it, the engine is asked first;
+6. the watch, until it runs, fails, or takes too long.
+"""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import orjson
+
+from botpool.engines.base import STOPPED, Container, ContainerState, Observation
+from botpool.errors import (
+    ContainerMissing,
+    EngineError,
+    EngineRefused,
+    ImageMissing,
+    StaleLease,
+)
+from botpool.reconciler.context import NOW, WAITS_FOR_IMAGE, WAITS_FOR_ROOM, container_of
+from botpool.reconciler.create import create
+from botpool.reconciler.points import Point
+from botpool.reconciler.release import give_up_outdated
+from botpool.states import BotStatus, FailureCause
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from botpool.models import Bot, Slot
+    from botpool.reconciler.context import Context
+    from botpool.reconciler.pulls import Pulls
+
+_FIRST_LOOK_SECONDS = 0.1
+_LAST_LINES = 5
+
+
+async def deploy(context: Context, pulls: Pulls, slot: Slot) -> float | None:
+    """Do what can be done for a deployment now, and say in how many seconds to look again."""
+    context.reached(Point.DEPLOY_TAKEN)
+    settings = context.settings
+    waited = (slot.read_at - slot.last_assigned_at).total_seconds()
+    if waited * 1000 >= settings.deploy_timeout_ms:
+        said = f", last status: {slot.deployment_status}" if slot.deployment_status else ""
+        no_image = slot.deployment_status == WAITS_FOR_IMAGE
+        cause = FailureCause.IMAGE_PULL if no_image else FailureCause.START_TIMEOUT
+        await _fail(context, slot, cause, f"not running after {waited:.0f} s{said}")
+        return NOW
+    try:
+        return await _deploy(context, pulls, slot)
+    except EngineRefused as error:
+        await _fail(context, slot, FailureCause.ENGINE, str(error))
+        return NOW
+
+
+async def _deploy(context: Context, pulls: Pulls, slot: Slot) -> float | None:
+    slot = await _placed(context, await give_up_outdated(context, slot))
+    if slot.container_ref is None and (wait := await _wait_for_image(context, pulls, slot)):
+        return wait
+    newly_admitted = slot.deployment_started_at is None
+    if newly_admitted and (wait := await _wait_for_room(context, slot)):
+        return wait
+    context.reached(Point.DEPLOY_ADMITTED)
+    try:
+        return await _bring_up(context, slot, newly_admitted=newly_admitted)
+    except ContainerMissing:
+        return await _create_again(context, pulls, slot)
+    except ImageMissing:
+        await pulls.forget_image(slot)
+        return _next_look(context, slot)
+
+
+async def _wait_for_image(context: Context, pulls: Pulls, slot: Slot) -> float:
+    return await _wait(context, slot, WAITS_FOR_IMAGE, lambda: pulls.wait_for_image(slot))
+
+
+async def _wait_for_room(context: Context, slot: Slot) -> float:
+    most = context.settings.max_concurrent_deployments
+
+    async def wait() -> float:
+        admitted = await context.store.admit_deployment(slot.id, slot.lease, most, WAITS_FOR_ROOM)
+        return NOW if admitted else context.safety_net
+
+    return await _wait(context, slot, WAITS_FOR_ROOM, wait)
+
+
+async def _wait(
+    context: Context, slot: Slot, status: str, wait: Callable[[], Awaitable[float]]
+) -> float:
+    """How long a slot has to wait for what it needs. If it has to, record so, and look again.
+
+    Whoever brings it after the record wakes the slot; what came before is seen by the second look.
+    """
+    if await wait() == NOW:
+        return NOW
+    await context.pool.record_deployment(slot.id, slot.lease, slot.deployment_ref, status)
+    return await wait()
+
+
+async def _placed(context: Context, slot: Slot) -> Slot:
+    """The slot on a host."""
+    if slot.host is not None:
+        return slot
+    placed = await context.store.place_slot(slot, context.engine(slot).hosts())
+    if placed is None:
+        raise StaleLease(f"Lease {slot.lease} of {slot.slot_name} is over.")
+    context.reached(Point.DEPLOY_PLACED)
+    return placed
+
+
+async def _bring_up(context: Context, slot: Slot, *, newly_admitted: bool) -> float | None:
+    """Start the container if nobody has yet, and see how it does."""
+    container = container_of(slot)
+    observation = Observation(state=ContainerState.CREATED)
+    if container is None:
+        container = await create(context, slot, slot.creations + 1)
+    elif not newly_admitted:
+        observation = await context.engine(slot).observe(container)
+    if _may_start(context, slot, observation):
+        slot, observation = await _start(context, slot, container)
+    return await _judge(context, slot, container, observation)
+
+
+def _may_start(context: Context, slot: Slot, observation: Observation) -> bool:
+    """Whether the container was not started for this bot yet, as far as anybody can tell."""
+    if context.engine(slot).reusable and slot.deployment_ref is None:
+        return observation.state in STOPPED - {ContainerState.MISSING}
+    return observation.state is ContainerState.CREATED
+
+
+async def _start(context: Context, slot: Slot, container: Container) -> tuple[Slot, Observation]:
+    engine = context.engine(slot)
+    bot = await context.pool.get_bot(slot.assigned_bot_id or 0)
+    deployment_ref = await engine.start(container, {"BOT_DATA": bot_data(context, slot, bot)})
+    context.reached(Point.START_DONE)
+    observation = await engine.observe(container)
+    if observation.state is not ContainerState.RUNNING:
+        await context.pool.record_deployment(slot.id, slot.lease, deployment_ref, observation.state)
+    context.reached(Point.START_SEEN)
+    return (
+        replace(slot, deployment_ref=deployment_ref, deployment_started_at=slot.read_at),
+        observation,
+    )
+
+
+async def _judge(
+    context: Context, slot: Slot, container: Container, observation: Observation
+) -> float | None:
+    """What follows from what the engine says of a container that was started."""
+    match observation.state:
+        case ContainerState.RUNNING:
+            await context.pool.advance(
+                slot.id,
+                slot.lease,
+                BotStatus.JOINING_CALL,
+                "container runs",
+                {"deployment": slot.deployment_ref},
+            )
+            context.reached(Point.DEPLOY_RUNNING)
+            return NOW
+        case ContainerState.FAILED:
+            await _fail(context, slot, FailureCause.ENGINE, observation.detail or "failed")
+            return NOW
+        case ContainerState.MISSING:
+            raise ContainerMissing(f"{container.ref} is gone.")
+        case ContainerState.EXITED if not _in_grace(context, slot):
+            said = await evidence(context, slot, container, observation)
+            await _fail(context, slot, FailureCause.CRASHED, said)
+            return NOW
+    if slot.deployment_ref is not None:
+        await context.pool.record_deployment(
+            slot.id, slot.lease, slot.deployment_ref, observation.state
+        )
+    return _next_look(context, slot)
+
+
+def _in_grace(context: Context, slot: Slot) -> bool:
+    """Whether an exit that the engine tells of may be of before the start."""
+    started = slot.deployment_started_at or slot.read_at
+    age_ms = (slot.read_at - started).total_seconds() * 1000
+    return context.engine(slot).lags and age_ms < context.settings.deploy_grace_ms
+
+
+def _next_look(context: Context, slot: Slot) -> float:
+    """Often at first, then less and less."""
+    started = slot.deployment_started_at or slot.read_at
+    age = (slot.read_at - started).total_seconds()
+    longest = context.settings.deploy_poll_interval_ms / 1000
+    return context.jittered(min(max(age / 2, _FIRST_LOOK_SECONDS), longest))
+
+
+async def _create_again(context: Context, pulls: Pulls, slot: Slot) -> float | None:
+    """The engine has lost the container: make another one, under another name."""
+    if wait := await _wait_for_image(context, pulls, slot):
+        return wait
+    try:
+        await create(context, slot, slot.creations + 1)
+    except ImageMissing:
+        await pulls.forget_image(slot)
+        return _next_look(context, slot)
+    return NOW
+
+
+async def _fail(context: Context, slot: Slot, cause: FailureCause, reason: str) -> None:
+    await context.pool.mark_error(slot.id, slot.lease, cause, reason)
+
+
+async def evidence(
+    context: Context, slot: Slot, container: Container, observation: Observation
+) -> str:
+    """How a container ended, and what it said last."""
+    code = "" if observation.exit_code is None else f" with code {observation.exit_code}"
+    detail = f" ({observation.detail})" if observation.detail else ""
+    try:
+        lines = await context.engine(slot).logs(container, _LAST_LINES)
+    except EngineError as error:
+        lines = [f"(no logs: {error})"]
+    said = "; it said last:\n" + "\n".join(lines) if lines else ""
+    return f"container exited{code}{detail}{said}"
+
+
+def bot_data(context: Context, slot: Slot, bot: Bot) -> str:
+    """What a container is told of its bot through its environment: what its claim would answer."""
+    data = {
+        "botId": bot.id,
+        "lease": slot.lease,
+        "correlationId": bot.correlation_id,
+        "meetingUrl": bot.meeting_url,
+        "botDisplayName": bot.bot_display_name,
+        "platform": bot.platform,
+        "config": bot.config,
+        "heartbeatIntervalMs": context.settings.heartbeat_interval_ms,
+    }
+    return base64.urlsafe_b64encode(orjson.dumps(data)).decode()

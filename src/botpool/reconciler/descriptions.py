@@ -1,0 +1,83 @@
+"""Say in the engine's own interface what each slot is doing."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import structlog
+
+from botpool.errors import EngineError
+from botpool.reconciler.context import container_of
+from botpool.states import SlotStatus
+
+if TYPE_CHECKING:
+    from botpool.models import Slot
+    from botpool.reconciler.context import Context
+
+_log: structlog.stdlib.BoundLogger = structlog.get_logger("botpool")
+
+_LONGEST = 255
+_MOST_SECONDS = 30.0
+
+
+def description(slot: Slot) -> str:
+    """One line on what a slot is doing, as people know it: `[BUSY] Bot #123 - <time>`."""
+    time = slot.read_at.strftime("%Y-%m-%dT%H:%M:%SZ")
+    match slot.status:
+        case SlotStatus.IDLE:
+            used = slot.last_released_at or slot.last_used_at
+            text = f"Available - Last used: {used.strftime('%Y-%m-%dT%H:%M:%SZ')}"
+        case SlotStatus.ERROR:
+            reason = " ".join((slot.error_message or "").split())
+            room = _LONGEST - len(f"[ERROR]  - {time}")
+            text = f"{reason[:room]} - {time}"
+        case _:
+            text = f"Bot #{slot.assigned_bot_id or slot.last_bot_id} - {time}"
+    return f"[{slot.status.upper()}] {text}"
+
+
+class Descriptions:
+    """Sends descriptions in the background. Of those for one slot that wait, only the newest is.
+
+    A description that can't be shown is logged, and never a reason to fail.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._waiting: dict[int, Slot] = {}
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+
+    def show(self, slot: Slot) -> None:
+        """Show what a slot is doing now."""
+        if container_of(slot) is None or slot.engine not in self._context.engines:
+            return
+        self._waiting[slot.id] = slot
+        if slot.id not in self._tasks:
+            self._tasks[slot.id] = asyncio.create_task(self._send(slot.id))
+
+    async def settle(self) -> None:
+        """Wait until everything is shown."""
+        while self._tasks:
+            await asyncio.wait(self._tasks.values())
+
+    async def close(self) -> None:
+        """Leave unsaid what isn't said yet."""
+        tasks = [*self._tasks.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _send(self, slot_id: int) -> None:
+        try:
+            while slot := self._waiting.pop(slot_id, None):
+                container = container_of(slot)
+                if container is None:
+                    continue
+                try:
+                    async with asyncio.timeout(_MOST_SECONDS):
+                        await self._context.engine(slot).describe(container, description(slot))
+                except (EngineError, TimeoutError) as error:
+                    _log.warning("not described", slot_name=slot.slot_name, error=str(error))
+        finally:
+            del self._tasks[slot_id]

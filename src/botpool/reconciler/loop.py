@@ -1,0 +1,294 @@
+"""The reconciler: whatever the database says should be, it brings about at the engines.
+
+It takes slots that are due under a claim that expires, does what can be done for each, records the
+outcome under the slot's lease, and gives it back with the time at which to look again. It is woken
+by announcements, and by a poll behind them. No transaction is open while an engine is called. Any
+number of replicas may run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import random
+import secrets
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import structlog
+
+from botpool.errors import BotpoolError, EngineError, NotFound, StaleLease
+from botpool.reconciler.claims import Claims
+from botpool.reconciler.context import NOW, WAITS_FOR_ROOM, Context
+from botpool.reconciler.deploy import deploy
+from botpool.reconciler.descriptions import Descriptions
+from botpool.reconciler.points import go_on
+from botpool.reconciler.pulls import Pulls
+from botpool.reconciler.release import recover, release
+from botpool.reconciler.sync import SyncCounts, sync
+from botpool.states import SLOT_NEEDS_WORK, Platform, SlotStatus
+from botpool.store.listening import listening
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from botpool.engines.base import Engine
+    from botpool.models import Slot
+    from botpool.pool import Pool
+    from botpool.reconciler.points import Reached
+    from botpool.settings import Settings
+    from botpool.store import Database, Store
+
+_log: structlog.stdlib.BoundLogger = structlog.get_logger("botpool")
+
+_MOST_AT_A_TIME = 100
+_MOST_STEPS_IN_A_ROW = 50
+_STEP_SECONDS = 60.0
+_SHUTDOWN_SECONDS = 5.0
+_LONGEST_BACK_OFF_SECONDS = 60.0
+_FIRST_BACK_OFF_SECONDS = 0.5
+_PRUNE_EVERY_MS = 3_600_000
+
+
+class Reconciler:
+    """One replica. `run` works until `stop` is called; `run_once` does what is due now."""
+
+    def __init__(
+        self,
+        store: Store,
+        pool: Pool,
+        engines: Mapping[str, Engine],
+        settings: Settings,
+        *,
+        installation: str,
+        reached: Reached = go_on,
+        seed: int | None = None,
+    ) -> None:
+        self._context = Context(
+            store=store,
+            pool=pool,
+            engines=engines,
+            settings=settings,
+            replica=f"{platform.node()}/{os.getpid()}/{secrets.token_hex(4)}",
+            installation=installation,
+            reached=reached,
+            random=random.Random(seed),  # noqa: S311 - spreads retries
+        )
+        self._awake = asyncio.Event()
+        self._stopping = False
+        self._claims = Claims(self._context)
+        self._pulls = Pulls(self._context, self._awake.set)
+        self._descriptions = Descriptions(self._context)
+        self._drives: set[asyncio.Task[None]] = set()
+        self.step_seconds = _STEP_SECONDS + settings.stop_grace_ms / 1000
+        """How long one look at a slot may take, an engine that hangs included."""
+        self.shutdown_seconds = _SHUTDOWN_SECONDS
+        self.counts: Counter[str] = Counter()
+        """How many slots were taken, how many steps were done, and how many of them failed."""
+
+    # Once
+
+    async def run_once(self) -> int:
+        """Do all that is due, what becomes due by it included; return how many slots that was."""
+        total = 0
+        while taken := await self._take():
+            total += len(taken)
+            while self._drives:
+                await asyncio.wait(self._drives)
+            await self._pulls.settle()
+            await self._descriptions.settle()
+        return total
+
+    async def sync_once(self) -> SyncCounts:
+        """Compare every host with the slots, unless that was done lately."""
+        counts = SyncCounts()
+        for found in await asyncio.gather(
+            *(self._sync(engine, host) for engine, host in self._context.hosts())
+        ):
+            counts += found
+        return counts
+
+    async def _sync(self, engine: str, host: str) -> SyncCounts:
+        context = self._context
+        every_ms = context.settings.sync_interval_ms
+        if not await context.store.take_duty(f"sync {engine}/{host}", every_ms):
+            return SyncCounts()
+        try:
+            async with asyncio.timeout(self.step_seconds):
+                return await sync(context, self._claims, context.engines[engine], host)
+        except (EngineError, TimeoutError) as error:
+            # Not to know is no news: nothing is changed for it.
+            _log.warning("no comparison", engine=engine, host=host, error=str(error))
+            return SyncCounts()
+
+    # For ever
+
+    async def run(self, database: Database) -> None:
+        """Work until `stop` is called. What then isn't done within seconds is handed over."""
+        settings = self._context.settings
+        every = self._repeat
+        async with listening(database, "botpool_work", self._awake.set):
+            beside = [
+                asyncio.create_task(every(settings.claim_ttl_ms / 3, self._claims.renew)),
+                asyncio.create_task(every(settings.poll_interval_ms, self._do_duties)),
+                asyncio.create_task(every(settings.sync_interval_ms, self.sync_once)),
+            ]
+            try:
+                await self._work()
+            finally:
+                await self._shut_down()
+                for task in beside:
+                    task.cancel()
+                await asyncio.gather(*beside, return_exceptions=True)
+
+    def stop(self) -> None:
+        """Let `run` come to its end."""
+        self._stopping = True
+        self._awake.set()
+
+    async def _work(self) -> None:
+        while not self._stopping:
+            self._awake.clear()
+            try:
+                taken = await self._take()
+            except BotpoolError as error:
+                _log.warning("no work taken", error=str(error))
+                taken = []
+            if not taken:
+                await self._until_awake()
+
+    async def _until_awake(self) -> None:
+        try:
+            async with asyncio.timeout(self._context.settings.poll_interval_ms / 1000):
+                await self._awake.wait()
+        except TimeoutError:
+            return
+
+    async def _repeat(self, every_ms: float, what: Callable[[], Awaitable[object]]) -> None:
+        while True:
+            try:
+                await what()
+            except Exception as error:  # noqa: BLE001 - a failed round must not end the rounds
+                self.counts["failed"] += 1
+                _log.warning("failed, and tried again", what=what.__name__, error=str(error))
+            await asyncio.sleep(every_ms / 1000)
+
+    async def _do_duties(self) -> None:
+        """What is done every so often, by one replica at a time."""
+        store, pool, settings = self._context.store, self._context.pool, self._context.settings
+        if await store.take_duty("queue", settings.poll_interval_ms):
+            await pool.expire_queue()
+            for waiting in Platform:
+                await pool.assign_waiting(waiting)
+        if await store.take_duty("prune", _PRUNE_EVERY_MS):
+            await pool.prune()
+
+    async def _shut_down(self) -> None:
+        """Finish what is nearly done, and hand over the rest."""
+        if self._drives:
+            await asyncio.wait(self._drives, timeout=self.shutdown_seconds)
+        for drive in self._drives:
+            drive.cancel()
+        await asyncio.gather(*self._drives, return_exceptions=True)
+        await self._pulls.close()
+        await self._descriptions.close()
+        try:
+            await self._context.store.announce_work()
+        except BotpoolError as error:
+            _log.warning("handed over in silence", error=str(error))
+
+    # One slot
+
+    async def _take(self) -> list[Slot]:
+        """Take what is due, as far as there are hands for it, and set to work."""
+        free = _MOST_AT_A_TIME - len(self._drives)
+        taken = await self._claims.take_due(free) if free > 0 else []
+        for slot in taken:
+            drive = asyncio.create_task(self._drive(slot))
+            self._drives.add(drive)
+            drive.add_done_callback(self._drive_ended)
+        self.counts["taken"] += len(taken)
+        return taken
+
+    def _drive_ended(self, drive: asyncio.Task[None]) -> None:
+        self._drives.discard(drive)
+        self._awake.set()
+        if not drive.cancelled() and (error := drive.exception()) is not None:
+            self.counts["failed"] += 1
+            _log.error("a slot was let go of by an error", error=repr(error))
+
+    async def _drive(self, slot: Slot) -> None:
+        """Work on a slot that is ours until it has to wait, and give it back."""
+        due_in: float | None = NOW
+        failed = False
+        async with self._claims.working_on(slot):
+            try:
+                for _ in range(_MOST_STEPS_IN_A_ROW):
+                    due_in = await self._step(slot)
+                    if due_in != NOW:
+                        break
+                    before, found = slot, await self._context.store.get_slot(slot.id)
+                    if found is None or found.claimed_by != self._context.replica:
+                        return
+                    slot = found
+                    await self._make_room(before, slot)
+                    self._descriptions.show(slot)
+                    if slot.status not in SLOT_NEEDS_WORK:
+                        due_in = None
+                        break
+            except Exception as error:  # noqa: BLE001 - whatever it is, the slot is tried again
+                failed = True
+                due_in = self._back_off(slot, error)
+            finally:
+                await self._claims.give_back(slot, due_in, failed=failed)
+
+    async def _step(self, slot: Slot) -> float | None:
+        """One look at a slot: in how many seconds to look again, or `None` for never."""
+        self.counts["steps"] += 1
+        try:
+            async with asyncio.timeout(self.step_seconds):
+                match slot.status:
+                    case SlotStatus.DEPLOYING:
+                        return await deploy(self._context, self._pulls, slot)
+                    case SlotStatus.RELEASING:
+                        return await release(self._context, slot)
+                    case SlotStatus.ERROR:
+                        return await recover(self._context, slot)
+                    case _:
+                        return None
+        except (StaleLease, NotFound):
+            return NOW  # somebody changed it meanwhile
+
+    async def _make_room(self, before: Slot, now: Slot) -> None:
+        """Let the next deployment onto a host when one has left it."""
+        if now.host is not None and before.status is not now.status:
+            await self._context.store.wake_deployments(
+                now.engine,
+                now.host,
+                self._context.settings.max_concurrent_deployments,
+                WAITS_FOR_ROOM,
+            )
+
+    def _back_off(self, slot: Slot, error: Exception) -> float:
+        """Count and log a failed step, and return how long to wait after it."""
+        self.counts["failed"] += 1
+        seconds = _FIRST_BACK_OFF_SECONDS * 2 ** min(slot.failed_steps, 16)
+        seconds = self._context.jittered(min(seconds, _LONGEST_BACK_OFF_SECONDS))
+        _log.warning(
+            "step failed",
+            slot_id=slot.id,
+            slot_name=slot.slot_name,
+            status=slot.status,
+            lease=slot.lease,
+            failures=slot.failed_steps + 1,
+            retry_in_ms=round(seconds * 1000),
+            error=str(error) or type(error).__name__,
+            kind=type(error).__name__,
+        )
+        return seconds
+
+    @property
+    def busy(self) -> int:
+        """How many slots it works on now."""
+        return len(self._drives)

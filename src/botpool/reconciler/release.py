@@ -1,0 +1,125 @@
+"""Make a slot free for the next bot: stop what runs in it, prove it, keep its logs, clean it.
+
+A slot that is `releasing` becomes `idle` when that is done, or has the next bot at once. A slot in
+`error` goes the same way, and is deleted when it can't be brought there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import structlog
+
+from botpool.engines.base import STOPPED, ContainerState
+from botpool.errors import EngineError, EngineRefused, ImageMissing
+from botpool.reconciler.context import NOW, container_of
+from botpool.reconciler.create import create
+from botpool.reconciler.points import Point
+from botpool.states import FailureCause
+
+if TYPE_CHECKING:
+    from botpool.engines.base import Container
+    from botpool.models import Slot
+    from botpool.reconciler.context import Context
+
+_log: structlog.stdlib.BoundLogger = structlog.get_logger("botpool")
+
+_KEPT_LINES = 1000
+_KEPT_LINE_LENGTH = 4000
+
+
+async def release(context: Context, slot: Slot) -> float | None:
+    """Free a slot that is releasing, and say in how many seconds to look again."""
+    context.reached(Point.RELEASE_TAKEN)
+    try:
+        clean = await _stop_and_clean(context, slot)
+    except EngineRefused as error:
+        await context.pool.mark_error(slot.id, slot.lease, FailureCause.ENGINE, str(error))
+        return NOW
+    if not clean:
+        return context.jittered(context.settings.poll_interval_ms / 1000)
+    await context.pool.free(slot.id, slot.lease)
+    context.reached(Point.RELEASE_FREED)
+    return NOW
+
+
+async def recover(context: Context, slot: Slot) -> float | None:
+    """Make a slot in `error` well again; after too many failures, delete it."""
+    settings = context.settings
+    try:
+        clean = await _stop_and_clean(context, slot)
+        problem = None if clean else "its container does not stop"
+    except EngineRefused as error:
+        problem = str(error)
+    if problem is None:
+        await context.pool.recover(slot.id, slot.lease)
+        return NOW
+    attempts = await context.store.put_off_recovery(slot.id, slot.lease, problem)
+    if attempts < settings.max_recovery_attempts:
+        return context.jittered(settings.recovery_interval_ms / 1000 * 2 ** (attempts - 1))
+    # Its container, if there is one, has no slot then: the comparison with the engine removes it.
+    reason = f"given up after {attempts} failed recoveries: {problem}"
+    await context.pool.delete_slot(slot.id, slot.lease, reason)
+    return NOW
+
+
+async def give_up_outdated(context: Context, slot: Slot) -> Slot:
+    """Let a slot be of the image that the settings name now; its stopped container is removed."""
+    wanted = context.settings.image(slot.platform)
+    if slot.engine != context.settings.engine or slot.image == wanted:
+        return slot
+    if slot.deployment_started_at is not None and slot.assigned_bot_id is not None:
+        return slot  # it is being started as it is
+    container = container_of(slot)
+    if container is not None:
+        await context.engine(slot).remove(container)
+    return await context.store.change_image(slot.id, slot.lease, wanted) or slot
+
+
+async def _stop_and_clean(context: Context, slot: Slot) -> bool:
+    """Whether the slot's container is proved stopped, and as a new one is."""
+    container = container_of(slot)
+    if container is None:
+        return True
+    engine = context.engine(slot)
+    await engine.stop(container, context.settings.stop_grace_ms / 1000)
+    context.reached(Point.RELEASE_STOPPED)
+    state = (await engine.observe(container)).state
+    if state not in STOPPED:
+        return False
+    context.reached(Point.RELEASE_PROVED)
+    await _keep_logs(context, slot, container)
+    context.reached(Point.RELEASE_LOGGED)
+    if state is not ContainerState.CREATED:
+        await _clean(context, slot, state)
+    context.reached(Point.RELEASE_CLEAN)
+    return True
+
+
+async def _clean(context: Context, slot: Slot, state: ContainerState) -> None:
+    """Leave nothing of one bot to the next."""
+    slot = await give_up_outdated(context, slot)
+    if slot.container_ref is None:
+        return
+    lost = state is ContainerState.MISSING
+    if context.engine(slot).reusable and not lost:
+        return
+    try:
+        await create(context, slot, slot.creations + lost)
+    except ImageMissing:
+        # The next deployment brings the image, and makes the container.
+        await context.store.change_image(slot.id, slot.lease, slot.image)
+
+
+async def _keep_logs(context: Context, slot: Slot, container: Container) -> None:
+    """Keep what the container wrote. That it can't be had is no reason to hold up the slot."""
+    if slot.last_bot_id is None:
+        return
+    try:
+        lines = await context.engine(slot).logs(container, _KEPT_LINES)
+    except EngineError as error:
+        _log.warning("logs lost", slot_name=slot.slot_name, lease=slot.lease, error=str(error))
+        return
+    kept = [line.replace("\x00", "\N{REPLACEMENT CHARACTER}")[:_KEPT_LINE_LENGTH] for line in lines]
+    if kept:
+        await context.store.keep_container_logs(slot.last_bot_id, slot.lease, kept)

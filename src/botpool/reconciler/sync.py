@@ -1,0 +1,149 @@
+"""Compare what an engine has with what the slots say.
+
+Slots are read before the engine's list: what such a slot has, the list must show. A list that
+fails tells nothing, and changes nothing.
+
+| found | done |
+|---|---|
+| a busy slot whose container ended or is gone | the bot is tried again, or fails: `crashed` |
+| an idle slot whose container is gone | the container is made again |
+| a container of ours that no slot has | stopped, and removed |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+import structlog
+
+from botpool.engines.base import STOPPED, ContainerState, Observation
+from botpool.errors import ImageMissing, NotFound, StaleLease
+from botpool.models import Ending
+from botpool.reconciler.context import container_of
+from botpool.reconciler.create import create
+from botpool.reconciler.deploy import evidence
+from botpool.states import BotStatus, FailureCause, SlotStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from botpool.engines.base import Engine, ListedContainer
+    from botpool.models import Slot
+    from botpool.reconciler.claims import Claims
+    from botpool.reconciler.context import Context
+
+_log: structlog.stdlib.BoundLogger = structlog.get_logger("botpool")
+
+
+@dataclass
+class SyncCounts:
+    """What one comparison did."""
+
+    crashed: int = 0
+    created_again: int = 0
+    removed: int = 0
+
+    def __iadd__(self, other: SyncCounts) -> Self:
+        """Count another one as well."""
+        self.crashed += other.crashed
+        self.created_again += other.created_again
+        self.removed += other.removed
+        return self
+
+
+async def sync(context: Context, claims: Claims, engine: Engine, host: str) -> SyncCounts:
+    """Compare the containers of one host with its slots. Raises `EngineError` if it can't tell."""
+    counts = SyncCounts()
+    slots = await context.store.list_slots_of_host(engine.name, host)
+    listed = await engine.list(host)
+    by_ref = {found.container.ref: found for found in listed}
+    for slot in slots:
+        await _compare(context, claims, slot, by_ref, counts)
+    # A container that was made in the meantime is a new slot's: read the slots again.
+    known = {
+        slot.container_ref for slot in await context.store.list_slots_of_host(engine.name, host)
+    }
+    for found in listed:
+        if found.container.ref not in known:
+            counts.removed += await _remove(context, claims, engine, found)
+    return counts
+
+
+async def _compare(
+    context: Context,
+    claims: Claims,
+    slot: Slot,
+    by_ref: Mapping[str, ListedContainer],
+    counts: SyncCounts,
+) -> None:
+    found = by_ref.get(slot.container_ref or "")
+    observation = found.observation if found else Observation(state=ContainerState.MISSING)
+    ended = observation.state in {ContainerState.EXITED, ContainerState.MISSING}
+    if slot.status is SlotStatus.BUSY and ended:
+        counts.crashed += await _crashed(context, slot)
+    elif slot.status is SlotStatus.IDLE and observation.state is ContainerState.MISSING:
+        counts.created_again += await _create_again(context, claims, slot)
+
+
+async def _crashed(context: Context, slot: Slot) -> bool:
+    """The container of a busy slot ended by itself. Whether its bot is off it now."""
+    container = container_of(slot)
+    if container is None:
+        return False
+    # The list may be of before a restart, or without the exit code: look at the one.
+    observation = await context.engine(slot).observe(container)
+    if observation.state not in {ContainerState.EXITED, ContainerState.MISSING}:
+        return False
+    reason = await evidence(context, slot, container, observation)
+    try:
+        bot = await context.pool.get_bot(slot.assigned_bot_id or 0)
+        if bot.status is BotStatus.LEAVING and observation.exit_code == 0:
+            await context.pool.release(
+                Ending(
+                    slot_id=slot.id,
+                    lease=slot.lease,
+                    bot_status=BotStatus.DONE,
+                    reason="left, and its container ended",
+                )
+            )
+        else:
+            await context.pool.mark_error(slot.id, slot.lease, FailureCause.CRASHED, reason)
+    except (StaleLease, NotFound):
+        return False
+    return True
+
+
+async def _create_again(context: Context, claims: Claims, slot: Slot) -> bool:
+    """Make the container that an idle slot has lost, so that the next bot need not wait for it."""
+    async with claims.take(slot.id) as taken:
+        if taken is None or taken.status is not SlotStatus.IDLE or taken.lease != slot.lease:
+            return False
+        try:
+            await create(context, taken, taken.creations + 1)
+        except (ImageMissing, StaleLease):
+            return False  # the next deployment sees to it
+    return True
+
+
+async def _remove(context: Context, claims: Claims, engine: Engine, found: ListedContainer) -> bool:
+    """Remove a container that no slot has, unless somebody works on the slot that it names."""
+    container = found.container
+    async with claims.take(found.slot_id) as taken:
+        if taken is None and await context.store.get_slot(found.slot_id) is not None:
+            return False
+        if taken is not None and taken.container_ref == container.ref:
+            return False
+        await engine.stop(container, context.settings.stop_grace_ms / 1000)
+        if (await engine.observe(container)).state not in STOPPED:
+            return False
+        await engine.remove(container)
+    _log.info(
+        "container removed",
+        engine=engine.name,
+        host=container.host,
+        container_ref=container.ref,
+        slot_name=found.slot_name,
+        reason="no slot has it",
+    )
+    return True

@@ -1,0 +1,219 @@
+"""One pull of an image on a host at a time, whoever wants it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from botpool.engines.base import PullProgress
+from botpool.engines.simulated import Faults
+from botpool.errors import EngineRefused, EngineUnavailable
+from botpool.states import BotStatus, FailureCause, Platform
+from tests.reconciling import IMAGE, working
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from botpool.store import Database
+    from tests.reconciling import Works
+
+
+class Gate:
+    """Stands in an engine's pulls: lets a test see them begin, and say how they end."""
+
+    def __init__(self, works: Works) -> None:
+        self._pull = works.engine.pull
+        works.engine.pull = self.pull  # type: ignore[method-assign]
+        self.begun: asyncio.Queue[tuple[str, str, asyncio.Future[None]]] = asyncio.Queue()
+
+    async def pull(self, host: str, image: str, progress: Callable[[PullProgress], None]) -> bool:
+        verdict: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.begun.put_nowait((host, image, verdict))
+        await verdict
+        return await self._pull(host, image, progress)
+
+
+async def statuses(works: Works) -> list[BotStatus]:
+    rows = await works.database.fetch("SELECT status FROM bots ORDER BY id")
+    return [BotStatus(row["status"]) for row in rows]
+
+
+async def test_bots_of_one_image_that_come_together_cause_one_pull(database: Database) -> None:
+    async with working(database) as works:
+        replicas = [works.reconciler, await works.replica()]
+        for _ in range(8):
+            await works.create()
+        await asyncio.gather(*(replica.run_once() for replica in replicas))
+        await works.reconciler.run_once()
+        assert works.engine.counts["pull"] == 1
+        assert await statuses(works) == [BotStatus.JOINING_CALL] * 8
+
+
+async def test_an_image_is_pulled_once_on_each_host(database: Database) -> None:
+    async with working(database, hosts=("a", "b")) as works:
+        for _ in range(6):
+            await works.create()
+        await works.reconciler.run_once()
+        assert works.engine.counts[f"pull a {IMAGE}"] == 1
+        assert works.engine.counts[f"pull b {IMAGE}"] == 1
+
+
+async def test_two_images_are_pulled_at_the_same_time(database: Database) -> None:
+    async with working(database, image_zoom="zoom:1") as works:
+        gate = Gate(works)
+        for _ in range(6):
+            await works.create()
+        await works.create(Platform.ZOOM)
+        work = asyncio.create_task(works.reconciler.run_once())
+        begun = [await gate.begun.get(), await gate.begun.get()]
+        assert {image for _, image, _ in begun} == {IMAGE, "zoom:1"}
+        for *_, verdict in begun:
+            verdict.set_result(None)
+        await work
+        assert set(await statuses(works)) == {BotStatus.JOINING_CALL}
+        assert set(works.engine.most_pulls.values()) == {1}
+
+
+async def test_who_waits_for_a_pull_holds_no_place_on_the_host(database: Database) -> None:
+    async with working(database, max_concurrent_deployments=1) as works:
+        gate = Gate(works)
+        await works.create()
+        await works.create()
+        other = (await works.create(Platform.ZOOM)).bot  # needs no image
+        work = asyncio.create_task(works.reconciler.run_once())
+        _, _, verdict = await gate.begun.get()
+        while (await works.pool.get_bot(other.id)).status is not BotStatus.JOINING_CALL:
+            assert not work.done()
+        verdict.set_result(None)
+        await work
+
+
+async def test_an_image_that_cannot_be_had_fails_who_asked_and_exactly_one_tries_next(
+    database: Database,
+) -> None:
+    async with working(database, max_launch_attempts=1) as works:
+        gate = Gate(works)
+        for _ in range(5):
+            await works.create()
+        work = asyncio.create_task(works.reconciler.run_once())
+        _, _, verdict = await gate.begun.get()
+        verdict.set_exception(EngineRefused("no such image"))
+        _, _, verdict = await gate.begun.get()
+        assert gate.begun.empty()
+        ended = [bot for bot in await statuses(works) if bot is BotStatus.FATAL]
+        assert len(ended) == 1
+        verdict.set_result(None)
+        await work
+        assert sorted(await statuses(works)) == sorted(
+            [BotStatus.FATAL] + [BotStatus.JOINING_CALL] * 4
+        )
+        (failed,) = await database.fetch("SELECT * FROM bots WHERE status = 'FATAL'")
+        assert failed["failure_cause"] == FailureCause.IMAGE_PULL
+        assert failed["failure_reason"] == "image not pulled: no such image"
+
+
+async def test_an_image_that_nobody_can_have_fails_them_one_after_the_other(
+    database: Database,
+) -> None:
+    async with working(database, faults=Faults(pull_fails=1.0)) as works:
+        for _ in range(3):
+            await works.create()
+        await works.reconciler.run_once()
+        assert await statuses(works) == [BotStatus.FATAL] * 3
+        assert works.engine.counts["pull"] == 6  # two launches each
+        assert works.engine.most_pulls["a", IMAGE] == 1
+
+
+async def test_a_pull_that_the_engine_does_not_answer_is_tried_again_after_a_while(
+    database: Database,
+) -> None:
+    async with working(database) as works:
+        gate = Gate(works)
+        for _ in range(3):
+            await works.create()
+        work = asyncio.create_task(works.reconciler.run_once())
+        _, _, verdict = await gate.begun.get()
+        verdict.set_exception(EngineUnavailable("the registry is down"))
+        await work
+        assert await statuses(works) == [BotStatus.DEPLOYING] * 3
+        assert gate.begun.empty()
+        (pull,) = await works.store.list_pulls()
+        assert (pull.status, pull.error) == ("failed", "the registry is down")
+
+        later = asyncio.create_task(works.go(seconds=2))
+        _, _, verdict = await gate.begun.get()
+        verdict.set_result(None)
+        await later
+        assert await statuses(works) == [BotStatus.JOINING_CALL] * 3
+
+
+async def test_the_pull_of_a_dead_replica_is_taken_over_by_exactly_one(database: Database) -> None:
+    async with working(database) as works:
+        gate = Gate(works)
+        await works.create()
+        await works.create()
+        # Its pull never ends and is never renewed: to the others it is dead.
+        dead = asyncio.create_task((await works.replica()).run_once())
+        await gate.begun.get()
+        await works.go(seconds=10)
+        assert gate.begun.empty()
+        work = asyncio.create_task(works.go(seconds=10))
+        _, _, verdict = await gate.begun.get()
+        assert gate.begun.empty()
+        verdict.set_result(None)
+        await work
+        assert await statuses(works) == [BotStatus.JOINING_CALL] * 2
+        dead.cancel()
+
+
+async def test_a_pull_that_was_taken_over_is_given_up(database: Database) -> None:
+    async with working(database, claim_ttl_ms=30) as works:
+        gate = Gate(works)
+        await works.create()
+        work = asyncio.create_task(works.reconciler.run_once())
+        _, _, verdict = await gate.begun.get()
+        await database.execute("UPDATE image_pulls SET claimed_by = 'other'")
+        with pytest.raises(asyncio.CancelledError):
+            await verdict
+        await work
+        (pull,) = await works.store.list_pulls()
+        assert (pull.status, pull.claimed_by) == ("pulling", "other")
+
+
+async def test_progress_is_recorded_while_it_is_pulled(database: Database) -> None:
+    async with working(database, claim_ttl_ms=30) as works:
+        gate = Gate(works)
+        await works.create()
+        seen: list[Any] = []
+        pull = works.engine.pull
+
+        async def slow(host: str, image: str, progress: Callable[[PullProgress], None]) -> bool:
+            progress(PullProgress(current=3, total=7))
+            return await pull(host, image, progress)
+
+        works.engine.pull = slow  # type: ignore[method-assign]
+        work = asyncio.create_task(works.reconciler.run_once())
+        _, _, verdict = await gate.begun.get()
+        while not seen:
+            seen = [row for row in await works.store.list_pulls() if row.current_bytes]
+        verdict.set_result(None)
+        await work
+        assert (seen[0].current_bytes, seen[0].total_bytes) == (3, 7)
+
+
+async def test_a_replica_that_shuts_down_hands_its_pull_over_at_once(database: Database) -> None:
+    async with working(database) as works:
+        gate = Gate(works)
+        await works.create()
+        other = await works.replica()
+        running = asyncio.create_task(other.run(database))
+        await gate.begun.get()
+        other.stop()
+        await running
+        work = asyncio.create_task(works.reconciler.run_once())
+        _, _, verdict = await gate.begun.get()
+        verdict.set_result(None)
+        await work
+        assert await statuses(works) == [BotStatus.JOINING_CALL]

@@ -1,0 +1,130 @@
+"""Errors as a caller gets them: RFC 9457 problem details, each with a `code` that stays.
+
+A caller acts on `code`; `detail` is a sentence for people. What went wrong inside botpool is told
+by its code alone, and written to the log.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import structlog
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from botpool.api.wire import Problem
+from botpool.errors import (
+    BotpoolError,
+    DatabaseBusy,
+    DatabaseUnreachable,
+    InvalidRequest,
+    SlotNotFound,
+    StaleLease,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from fastapi import FastAPI, Request
+
+_log: structlog.stdlib.BoundLogger = structlog.get_logger("botpool.api")
+
+_MEDIA_TYPE = "application/problem+json"
+
+
+class Unauthorized(BotpoolError):
+    """The request has no key or token that opens this."""
+
+
+class _Kind(NamedTuple):
+    status: HTTPStatus
+    code: str
+    members: Mapping[str, str] = {}
+    headers: Mapping[str, str] = {}
+
+
+_KINDS: Mapping[type[BotpoolError], _Kind] = {
+    Unauthorized: _Kind(
+        HTTPStatus.UNAUTHORIZED, "unauthorized", headers={"WWW-Authenticate": "Bearer"}
+    ),
+    SlotNotFound: _Kind(HTTPStatus.NOT_FOUND, "slot_not_found"),
+    StaleLease: _Kind(HTTPStatus.GONE, "assignment_ended", members={"action": "exit"}),
+    InvalidRequest: _Kind(HTTPStatus.UNPROCESSABLE_ENTITY, "invalid_request"),
+    DatabaseBusy: _Kind(
+        HTTPStatus.SERVICE_UNAVAILABLE, "database_busy", headers={"Retry-After": "1"}
+    ),
+    DatabaseUnreachable: _Kind(
+        HTTPStatus.SERVICE_UNAVAILABLE, "database_unreachable", headers={"Retry-After": "1"}
+    ),
+}
+_UNEXPECTED = _Kind(HTTPStatus.INTERNAL_SERVER_ERROR, "internal_error")
+
+
+# By status: what the framework finds before a route is reached.
+_CODES = {400: "bad_request", 404: "not_found", 405: "method_not_allowed", 413: "request_too_large"}
+
+
+def add_error_handlers(app: FastAPI) -> None:
+    """Let every error be a problem, whether a route raises it or none is reached."""
+    app.exception_handler(BotpoolError)(_answer_ours)
+    app.exception_handler(RequestValidationError)(_answer_invalid)
+    app.exception_handler(HTTPException)(_answer_http)
+    app.exception_handler(Exception)(_answer_unexpected)
+
+
+def documented(*errors: type[BotpoolError]) -> dict[int | str, dict[str, Any]]:
+    """What the OpenAPI document says of the errors that a route answers with."""
+    content = {_MEDIA_TYPE: {"schema": Problem.model_json_schema()}}
+    return {
+        kind.status.value: {"description": f"`{kind.code}`: {error.__doc__}", "content": content}
+        for error, kind in ((error, _KINDS[error]) for error in errors)
+    }
+
+
+async def _answer_ours(request: Request, error: BotpoolError) -> JSONResponse:
+    kind = next((_KINDS[each] for each in type(error).__mro__ if each in _KINDS), _UNEXPECTED)
+    if kind.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        _log.error("request failed", path=request.url.path, code=kind.code, error=str(error))
+        return _problem(kind, str(type(error)()))
+    return _problem(kind, str(error))
+
+
+async def _answer_invalid(_: Request, error: RequestValidationError) -> JSONResponse:
+    """Name every field that is wrong, and show no value: it may be a secret."""
+    wrong = [f"{_place(each['loc'])}: {each['msg']}" for each in error.errors()]
+    return _problem(_KINDS[InvalidRequest], f"{'; '.join(wrong)}.")
+
+
+def _place(location: Sequence[str | int]) -> str:
+    """Where in the request: a field, or, where it has none, a part of it such as its body."""
+    part, *field = map(str, location)
+    return ".".join(field) or part
+
+
+async def _answer_http(_: Request, error: HTTPException) -> JSONResponse:
+    status = error.status_code
+    code = _CODES.get(status, f"http_{status}")
+    return _problem(_Kind(HTTPStatus(status), code, headers=error.headers or {}), error.detail)
+
+
+async def _answer_unexpected(_: Request, __: Exception) -> JSONResponse:
+    # The server that runs the app logs it, for it is raised again.
+    return _problem(_UNEXPECTED, str(BotpoolError()))
+
+
+def _problem(kind: _Kind, detail: str) -> JSONResponse:
+    problem = Problem(
+        type="about:blank",
+        title=kind.status.phrase,
+        status=kind.status,
+        code=kind.code,
+        detail=detail,
+    )
+    return JSONResponse(
+        {**problem.model_dump(), **kind.members},
+        kind.status,
+        media_type=_MEDIA_TYPE,
+        headers=dict(kind.headers),
+    )

@@ -1,0 +1,16 @@
+"""What a bot imports inside its container. It needs nothing beyond Python's standard library.
+
+    from botpool.bot import Status, claim
+
+    async with claim() as bot:
+        await join(bot.meeting_url, bot.bot_display_name)
+        await bot.status(Status.IN_CALL)
+        await bot.leave_requested()
+
+`claim` says what becomes of the bot at the end of the block, and what it raises.
+"""
+
+from botpool.bot.assignment import Assignment, Status, claim
+from botpool.bot.client import AssignmentEnded, Refused
+
+__all__ = ["Assignment", "AssignmentEnded", "Refused", "Status", "claim"]

@@ -1,0 +1,123 @@
+"""Calls to botpool: JSON over HTTP, with a slot's token, again and again where that may help."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import logging
+import random
+import socket
+import ssl
+from contextlib import closing, suppress
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+log = logging.getLogger("botpool.bot")
+"""Warnings go to standard error unless the bot sends them elsewhere."""
+
+_FIRST_PAUSE_SECONDS = 0.1
+_LONGEST_PAUSE_SECONDS = 5.0
+
+
+class AssignmentEnded(Exception):
+    """The assignment is over: stop whatever you do and exit with 0. Nothing went wrong."""
+
+
+class Refused(Exception):
+    """botpool answered, and won't. To ask again is of no use."""
+
+
+class Unreachable(Exception):
+    """botpool did not answer: it may be restarting. To ask again is safe."""
+
+
+def pauses() -> Iterator[float]:
+    """How many seconds to wait before each next attempt: longer and longer, never the same."""
+    longest = _FIRST_PAUSE_SECONDS
+    while True:
+        yield random.uniform(longest / 2, longest)  # noqa: S311 - it keeps bots apart, no secret
+        longest = min(2 * longest, _LONGEST_PAUSE_SECONDS)
+
+
+class Client:
+    """The calls that a container makes, each in a thread of its own."""
+
+    def __init__(self, url: str, token: str, timeout_seconds: float) -> None:
+        address = urlsplit(url)
+        if address.scheme not in {"http", "https"} or not address.hostname:
+            raise ValueError("BOTPOOL_URL must look like https://botpool:8000.")
+        self._host, self._port = address.hostname, address.port
+        self._path = f"{address.path.rstrip('/')}/api/v1/runtime"
+        self._tls = ssl.create_default_context() if address.scheme == "https" else None
+        self._timeout_seconds = timeout_seconds
+        self._headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+
+    async def ask(self, verb: str, body: dict[str, Any]) -> dict[str, Any]:
+        """Call until botpool answers. Raises `AssignmentEnded` or `Refused`."""
+        waits = pauses()
+        while True:
+            try:
+                return await self.ask_once(verb, body)
+            except Unreachable as error:
+                pause = next(waits)
+                log.warning("%s: %s; trying again in %.1f s", verb, error, pause)
+            await asyncio.sleep(pause)
+
+    async def ask_once(self, verb: str, body: dict[str, Any]) -> dict[str, Any]:
+        """Call once. Raises `Unreachable`, too."""
+        connection = self._connection()
+        try:
+            status, answer = await asyncio.to_thread(self._exchange, connection, verb, body)
+        except (OSError, http.client.HTTPException) as error:
+            why = str(error) or type(error).__name__
+            raise Unreachable(f"botpool can't be reached ({why})") from error
+        except asyncio.CancelledError:
+            _wake(connection)
+            raise
+        return _understood(status, answer)
+
+    def _connection(self) -> http.client.HTTPConnection:
+        if self._tls is None:
+            return http.client.HTTPConnection(self._host, self._port, timeout=self._timeout_seconds)
+        return http.client.HTTPSConnection(
+            self._host, self._port, timeout=self._timeout_seconds, context=self._tls
+        )
+
+    def _exchange(
+        self, connection: http.client.HTTPConnection, verb: str, body: dict[str, Any]
+    ) -> tuple[int, bytes]:
+        with closing(connection):
+            connection.request("POST", f"{self._path}/{verb}", json.dumps(body), self._headers)
+            response = connection.getresponse()
+            return response.status, response.read()
+
+
+def _wake(connection: http.client.HTTPConnection) -> None:
+    """End the thread of a call that nobody waits for: the process would wait for it at its exit."""
+    if channel := connection.sock:
+        with suppress(OSError):
+            channel.shutdown(socket.SHUT_RDWR)
+
+
+def _understood(status: int, body: bytes) -> dict[str, Any]:
+    """What an answer means. Only botpool's own refusals have a `code`."""
+    try:
+        answer = json.loads(body or b"{}")
+    except ValueError:
+        answer = None
+    known = isinstance(answer, dict)
+    if known and status in {200, 204}:
+        return dict(answer)
+    code = answer.get("code") if known else None
+    if code == "assignment_ended":
+        raise AssignmentEnded("The assignment is over.")
+    if status == http.client.UNAUTHORIZED:
+        raise Refused("BOTPOOL_SLOT_TOKEN is not the token of a slot (401).")
+    if code is None or status >= http.client.INTERNAL_SERVER_ERROR:
+        # A proxy answers so for a botpool that restarts, some of them with 404.
+        raise Unreachable(f"botpool can't be reached (HTTP {status})")
+    raise Refused(f"{answer.get('detail') or answer.get('title')} ({status} {code})")

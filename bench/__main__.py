@@ -1,4 +1,7 @@
-"""Measure everything, print it, and write bench/README.md. Exit code 1 if a ratio is missed."""
+"""Measure everything, print it, and write bench/README.md. Exit code 1 if a ratio is missed.
+
+`python -m bench core engines` measures these parts only, and writes nothing.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench import core
+from bench import core, engines
 from bench.report import write_readme
 from botpool.logs import configure_logs
+
+PARTS = {"core": core.run, "engines": engines.run}
 
 
 async def main() -> int:
@@ -20,11 +25,16 @@ async def main() -> int:
     # Log lines are written as in production, to nowhere: their cost is part of what is measured.
     with open(os.devnull, "w") as nowhere:  # noqa: ASYNC230, PTH123
         configure_logs(style="json", stream=nowhere)
-        with tempfile.TemporaryDirectory() as folder:
-            parts = [await core.run(Path(folder), lambda text: console.print(f"… {text}"))]
+        with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+            parts = [
+                await run(Path(folder), lambda text: console.print(f"… {text}"))
+                for name, run in PARTS.items()
+                if name in (sys.argv[1:] or PARTS)
+            ]
     for part in parts:
         console.print(part.table())
-    write_readme(parts)
+    if not sys.argv[1:]:
+        write_readme(parts)
     return 0 if all(measure.holds for part in parts for measure in part.measures) else 1
 
 

@@ -44,16 +44,26 @@ class Measure:
 
     @property
     def row(self) -> tuple[str, ...]:
-        wanted = f"≥ {self.at_least}" if self.at_least else f"≤ {self.at_most}"
+        wanted = (
+            f"≥ {self.at_least}"
+            if self.at_least
+            else f"≤ {self.at_most}"
+            if self.at_most
+            else "told only"
+        )
         return (
             self.name,
-            f"{median(self.ours):,.0f}",
-            f"{median(self.limit):,.0f}",
+            _shown(median(self.ours)),
+            _shown(median(self.limit)),
             self.unit,
             f"{median(self.ratios):.2f}",
             f"{self.ratios[0]:.2f} to {self.ratios[-1]:.2f}",
             wanted if self.holds else f"{wanted} **missed**",
         )
+
+
+def _shown(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2f}"
 
 
 @dataclass(frozen=True)

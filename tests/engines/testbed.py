@@ -40,7 +40,7 @@ _HTPASSWD = f"{USERNAME}:$2y$05$abcdefghijklmnopqrstuuZ0Fx87Pb/Aqb0E90lfvCwzXnaF
 
 _PACKAGES = {
     "busybox": "busybox-static",
-    "docker-init": "tini",
+    "docker-init": "docker.io",
     "docker-registry": "docker-registry",
     "dockerd": "docker.io",
     "ip": "iproute2",

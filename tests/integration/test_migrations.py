@@ -108,3 +108,26 @@ async def test_a_migration_changed_after_it_was_applied_is_refused(
     monkeypatch.setattr(f"{PLACE}.migrations", lambda: changed)
     with pytest.raises(SetupError, match="another text of migration 0001_core"):
         await migrate(database)
+
+
+async def test_slots_of_before_the_reconciler_are_due_at_once(empty_database_url: str) -> None:
+    core = migrations()[0]
+    async with connect(empty_database_url) as database:
+        await database.execute(
+            f"""
+            {core.sql};
+            CREATE TABLE schema_migrations (
+                version integer PRIMARY KEY, name text, checksum text,
+                applied_at timestamptz DEFAULT clock_timestamp()
+            );
+            INSERT INTO schema_migrations VALUES (1, '{core.name}', '{core.checksum}');
+            INSERT INTO bot_pool_slots (platform, number, slot_name, engine, status, lease,
+                last_used_at, last_assigned_at, error_message, created_at)
+            VALUES ('zoom', 1, 'pool-zoom-001', 'process', 'idle', 1, now(), now(), NULL, now()),
+                ('zoom', 2, 'pool-zoom-002', 'process', 'releasing', 1, now(), now(), NULL, now()),
+                ('zoom', 3, 'pool-zoom-003', 'process', 'error', 1, now(), now(), 'broken', now());
+            """
+        )
+        assert (await migrate(database))[0] == "0002_reconciler"
+        claimed = await Store(database).claim_slots("me", 1000, 10, [])
+        assert sorted(slot.slot_name for slot in claimed) == ["pool-zoom-002", "pool-zoom-003"]

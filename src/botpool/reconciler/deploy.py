@@ -34,8 +34,6 @@ from botpool.reconciler.release import give_up_outdated
 from botpool.states import BotStatus, FailureCause
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from botpool.models import Bot, Slot
     from botpool.reconciler.context import Context
     from botpool.reconciler.pulls import Pulls
@@ -80,30 +78,21 @@ async def _deploy(context: Context, pulls: Pulls, slot: Slot) -> float | None:
 
 
 async def _wait_for_image(context: Context, pulls: Pulls, slot: Slot) -> float:
-    return await _wait(context, slot, WAITS_FOR_IMAGE, lambda: pulls.wait_for_image(slot))
+    """How many seconds to wait for the image. If it is not there, record so, and look again.
+
+    Who brings it after the record wakes the slot; what came before is seen by the second look.
+    """
+    if await pulls.wait_for_image(slot) == NOW:
+        return NOW
+    await context.pool.record_deployment(slot.id, slot.lease, slot.deployment_ref, WAITS_FOR_IMAGE)
+    return await pulls.wait_for_image(slot)
 
 
 async def _wait_for_room(context: Context, slot: Slot) -> float:
+    """How many seconds to wait for room on the host. Who leaves it wakes the slot."""
     most = context.settings.max_concurrent_deployments
-
-    async def wait() -> float:
-        admitted = await context.store.admit_deployment(slot.id, slot.lease, most, WAITS_FOR_ROOM)
-        return NOW if admitted else context.safety_net
-
-    return await _wait(context, slot, WAITS_FOR_ROOM, wait)
-
-
-async def _wait(
-    context: Context, slot: Slot, status: str, wait: Callable[[], Awaitable[float]]
-) -> float:
-    """How long a slot has to wait for what it needs. If it has to, record so, and look again.
-
-    Whoever brings it after the record wakes the slot; what came before is seen by the second look.
-    """
-    if await wait() == NOW:
-        return NOW
-    await context.pool.record_deployment(slot.id, slot.lease, slot.deployment_ref, status)
-    return await wait()
+    admitted = await context.store.admit_deployment(slot.id, slot.lease, most, WAITS_FOR_ROOM)
+    return NOW if admitted else context.safety_net
 
 
 async def _placed(context: Context, slot: Slot) -> Slot:

@@ -77,18 +77,17 @@ class WorkQueries:
     async def admit_deployment(self, slot_id: int, lease: int, most: int, waiting: str) -> bool:
         """Let a deployment onto its host, if fewer than `most` are under way there.
 
-        Those who came before, and whose deployment status is `waiting`, go first.
+        Those who came before and wait go first. If there is no room, its deployment status is
+        `waiting`.
         """
         row = await self._database.fetch_one(
             QUERIES["admit_deployment"], slot_id, lease, most, waiting
         )
         return row is not None and row["admitted"]
 
-    async def wake_deployments(self, engine: str, host: str, most: int, waiting: str) -> int:
+    async def wake_deployments(self, engine: str, host: str, most: int, waiting: str) -> None:
         """Let those whose deployment status is `waiting` be due, while there is room."""
-        return await self._database.execute(
-            QUERIES["wake_deployments"], engine, host, most, waiting
-        )
+        await self._database.execute(QUERIES["wake_deployments"], engine, host, most, waiting)
 
     async def set_slot_token(self, slot_id: int, lease: int, replica: str, digest: bytes) -> bool:
         """Note what the token of the slot's next container hashes to, if the slot is ours."""

@@ -40,35 +40,65 @@ BEGIN
     RETURNING *;
 END $$;
 
--- Let a deployment onto its host, if fewer than p_most are under way there, and nobody who came
--- before needs the room: whose deployment status is p_waiting. Returns whether it was let on.
+-- Only so many deployments run on a host at a time. Who finds no room records that it waits, and who
+-- leaves wakes those who do; both under the lock of the host, so that neither misses the other.
+CREATE OR REPLACE FUNCTION host_lock(p_engine text, p_host text) RETURNS bigint LANGUAGE sql IMMUTABLE
+    AS $$ SELECT hashtextextended('botpool/host/' || p_engine || '/' || p_host, 0) $$;
+
+-- Let a deployment onto its host, if fewer than p_most are under way there, and nobody who waits came
+-- before. Else its deployment status is p_waiting. Returns whether it was let on.
 CREATE OR REPLACE FUNCTION admit_deployment(
     p_slot_id bigint, p_lease bigint, p_most integer, p_waiting text
 ) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     v_slot bot_pool_slots;
+    v_room boolean;
 BEGIN
     SELECT * INTO v_slot FROM bot_pool_slots
     WHERE id = p_slot_id AND lease = p_lease AND status = 'deploying';
     IF NOT FOUND THEN RETURN false; END IF;
-    PERFORM pg_advisory_xact_lock(
-        hashtextextended('botpool/deploy/' || v_slot.engine || '/' || v_slot.host, 0)
-    );
-    IF (
-        SELECT count(*) FROM bot_pool_slots
-        WHERE engine = v_slot.engine AND host = v_slot.host AND status = 'deploying'
-            AND id <> p_slot_id
-            AND (
-                deployment_started_at IS NOT NULL
-                OR (
-                    deployment_status = p_waiting
-                    AND (last_assigned_at, id) < (v_slot.last_assigned_at, v_slot.id)
-                )
-            )
-    ) >= p_most THEN RETURN false; END IF;
+    PERFORM pg_advisory_xact_lock(host_lock(v_slot.engine, v_slot.host));
 
+    SELECT count(*) < p_most INTO v_room FROM bot_pool_slots
+    WHERE engine = v_slot.engine AND host = v_slot.host AND status = 'deploying'
+        AND id <> p_slot_id
+        AND (
+            deployment_started_at IS NOT NULL
+            OR (
+                deployment_status = p_waiting
+                AND (last_assigned_at, id) < (v_slot.last_assigned_at, v_slot.id)
+            )
+        );
     UPDATE bot_pool_slots
-    SET deployment_started_at = coalesce(deployment_started_at, botpool_now())
-    WHERE id = p_slot_id AND lease = p_lease AND status = 'deploying';
-    RETURN FOUND;
+    SET deployment_started_at = CASE WHEN v_room THEN botpool_now() END,
+        deployment_status = CASE WHEN v_room THEN deployment_status ELSE p_waiting END
+    WHERE id = p_slot_id AND lease = p_lease AND status = 'deploying'
+        AND deployment_started_at IS NULL;
+    RETURN FOUND AND v_room;
+END $$;
+
+-- Let those who wait for room on a host be due, as many as there is room for, the oldest first.
+CREATE OR REPLACE FUNCTION wake_deployments(
+    p_engine text, p_host text, p_most integer, p_waiting text
+) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pg_advisory_xact_lock(host_lock(p_engine, p_host));
+    WITH chosen AS MATERIALIZED (
+        SELECT id FROM bot_pool_slots
+        WHERE engine = p_engine AND host = p_host AND status = 'deploying'
+            AND deployment_status = p_waiting AND deployment_started_at IS NULL
+        ORDER BY last_assigned_at, id
+        LIMIT greatest(0, p_most - (
+            SELECT count(*) FROM bot_pool_slots
+            WHERE engine = p_engine AND host = p_host AND status = 'deploying'
+                AND deployment_started_at IS NOT NULL
+        ))
+    ),
+    locked AS MATERIALIZED (
+        SELECT id FROM bot_pool_slots WHERE id IN (SELECT id FROM chosen)
+        ORDER BY id
+        FOR NO KEY UPDATE
+    )
+    UPDATE bot_pool_slots s SET wakes = wakes + 1, due_at = botpool_now()
+    FROM locked WHERE s.id = locked.id AND status = 'deploying' AND deployment_started_at IS NULL;
 END $$;

@@ -49,29 +49,12 @@ RETURNING due_at <= botpool_now() AS due_now;
 SELECT *, botpool_now() AS read_at FROM place_slot($1, $2, $3, $4);
 
 -- name: admit_deployment
--- Let a deployment onto its host, if there is room.
+-- Let a deployment onto its host, if there is room; else record that it waits.
 SELECT admit_deployment($1, $2, $3, $4) AS admitted;
 
 -- name: wake_deployments
--- Let those who wait ($4) for room on a host be due, as many as there is room for, the oldest first.
-WITH chosen AS MATERIALIZED (
-    SELECT id FROM bot_pool_slots
-    WHERE engine = $1 AND host = $2 AND status = 'deploying' AND deployment_status = $4
-        AND deployment_started_at IS NULL
-    ORDER BY last_assigned_at, id
-    LIMIT greatest(0, $3 - (
-        SELECT count(*) FROM bot_pool_slots
-        WHERE engine = $1 AND host = $2 AND status = 'deploying'
-            AND deployment_started_at IS NOT NULL
-    ))
-),
-locked AS MATERIALIZED (
-    SELECT id FROM bot_pool_slots WHERE id IN (SELECT id FROM chosen)
-    ORDER BY id
-    FOR NO KEY UPDATE
-)
-UPDATE bot_pool_slots s SET wakes = wakes + 1, due_at = botpool_now()
-FROM locked WHERE s.id = locked.id AND status = 'deploying' AND deployment_started_at IS NULL;
+-- Let those who wait for room on a host be due, as many as there is room for.
+SELECT wake_deployments($1, $2, $3, $4);
 
 -- name: set_slot_token
 -- Note, before a container is made, what its token will hash to. Only who has taken the slot may.

@@ -54,17 +54,17 @@ busybox whose only act is to claim its bot over HTTP, so that nothing hides what
 and reconciler run in one process, as by default.
 
 - Warm: from the call of `create_bot` on an idle slot to the arrival of the container's claim. Its
-  limit is the same container, created by hand, from Docker's start call to the arrival of its claim.
-  {WARM_ROUNDS} rounds.
+  limit is the same container, created by hand, from Docker's start call to the arrival of its
+  claim. {WARM_ROUNDS} rounds.
 - Empty: {COLD_BOTS} bots at once on a host that lacks the image ({IMAGE_BYTES // 1_000_000} MB in a
   local registry), until the last one has claimed. Its limit is a bare pull and then
   {COLD_BOTS // AT_A_TIME} rounds of {AT_A_TIME} bare containers, created, started, and claiming.
   {COLD_ROUNDS} rounds, each on Dockers of their own.
-- Given on: from the end of a bot to the start call for the bot that waits for its slot, on an engine
-  whose calls take no time, as a share of the poll interval. {GIVEN_ON} times.
-- Simulated: {SIMULATED_SLOTS:,} slots on {SIMULATED_HOSTS} hosts through {SIMULATED_BOTS:,} bots. The
-  reconciler's own thread, per bot, from its assignment to its slot being clean again; beside it what
-  the same bots cost the thread that creates them and speaks for them."""
+- Given on: from the end of a bot to the start call for the bot that waits for its slot, on an
+  engine whose calls take no time, as a share of the poll interval. {GIVEN_ON} times.
+- Simulated: {SIMULATED_SLOTS:,} slots on {SIMULATED_HOSTS} hosts through {SIMULATED_BOTS:,} bots.
+  The reconciler's own thread, per bot, from its assignment to its slot being clean again; beside
+  it what the same bots cost the thread that creates them and speaks for them."""
 
 
 class Arrivals:

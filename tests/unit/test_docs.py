@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from botpool.settings import Settings
 from docs.pages import PAGES
 
 ROOT = Path(__file__).parents[2]
@@ -32,3 +33,15 @@ def test_every_make_target_that_the_docs_name_is_there() -> None:
         for target in re.findall(r"(?:^|`)make ([a-z]+)", path.read_text("utf-8"), re.MULTILINE)
     }
     assert named <= targets
+
+
+@pytest.mark.parametrize("path", MARKDOWN, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_setting_that_the_docs_name_is_there(path: Path) -> None:
+    known = {f"BOTPOOL_{name.upper()}" for name in Settings.model_fields}
+    given = {"BOTPOOL_URL", "BOTPOOL_SLOT_TOKEN"}  # to containers
+    tests = {name for name in _names(path) if name.startswith("BOTPOOL_TEST_")}
+    assert _names(path) - known - given - tests == set()
+
+
+def _names(path: Path) -> set[str]:
+    return set(re.findall(r"BOTPOOL_[A-Z_]+", path.read_text("utf-8")))

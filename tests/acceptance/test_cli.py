@@ -168,7 +168,7 @@ async def test_a_database_newer_than_the_code_is_one_sentence_and_exit_code_2(
     code, _, error = await botpool("migrate", database_url=database_url)
     assert code == 2
     assert error == (
-        "botpool: The database has schema version 9999, and this botpool knows versions up to 1:"
+        "botpool: The database has schema version 9999, and this botpool knows versions up to 2:"
         " start a newer botpool.\n"
     )
 

@@ -31,33 +31,39 @@ FOREVER_MS = 60 * 60 * 1000
 PATIENCE_SECONDS = 30
 
 
+def bound_to(port: int) -> socket.socket:
+    bound = socket.socket()
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    bound.bind(("127.0.0.1", port))
+    return bound
+
+
 class Office:
-    """A botpool that listens, and hears who sends heartbeats."""
+    """A botpool that hears who sends heartbeats, while it is open."""
 
     def __init__(self, scene: Scene) -> None:
         self.scene = scene
         self.heartbeats: Counter[str] = Counter()
         self._app = create_app(scene.pool, Settings(heartbeat_interval_ms=10))
         self._news = asyncio.Condition()
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self._address = free.getsockname()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self._address[1]}"
+        # Bound and not listening: it refuses connections, and nobody else gets the port.
+        self._socket = bound_to(0)
+        self._port = self._socket.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self._port}"
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
-        listening = socket.create_server(self._address)
+        if self._socket.fileno() < 0:
+            self._socket = bound_to(self._port)
         config = uvicorn.Config(self._hear, interface="asgi3", lifespan="off", log_config=None)
         server = uvicorn.Server(config)
-        serving = asyncio.create_task(server.serve(sockets=[listening]))
+        serving = asyncio.create_task(server.serve(sockets=[self._socket]))
         try:
             yield
         finally:
             server.should_exit = True
             await serving
-            listening.close()
+            self._socket.close()
 
     async def heard(self, token: str, more: int) -> None:
         """Return once so many more heartbeats were answered."""
@@ -101,9 +107,10 @@ class Container:
         return (await self._process.stderr.readline()).decode()
 
     async def ends(self) -> int | None:
-        """Its exit code, once it has ended."""
-        output, _ = await self._process.communicate()
+        """Its exit code, once it has ended. What it complained of is shown if the test fails."""
+        output, complaints = await self._process.communicate()
         self.lines += output.decode().splitlines()
+        sys.stderr.write(complaints.decode())
         return self._process.returncode
 
     async def kill(self) -> None:

@@ -154,18 +154,16 @@ async def test_the_pull_of_a_dead_replica_is_taken_over_by_exactly_one(database:
         gate = Gate(works)
         await works.create()
         await works.create()
-        # Its pull never ends and is never renewed: to the others it is dead.
-        dead = asyncio.create_task((await works.replica()).run_once())
-        await gate.begun.get()
-        await works.go(seconds=10)
+        await works.store.take_pull(("simulated", "a", IMAGE), "dead", 15_000)
+        await works.reconciler.run_once()
+        await works.go(seconds=14)
         assert gate.begun.empty()
-        work = asyncio.create_task(works.go(seconds=10))
+        work = asyncio.create_task(works.go(seconds=5))
         _, _, verdict = await gate.begun.get()
         assert gate.begun.empty()
         verdict.set_result(None)
         await work
         assert await statuses(works) == [BotStatus.JOINING_CALL] * 2
-        dead.cancel()
 
 
 async def test_a_pull_that_was_taken_over_is_given_up(database: Database) -> None:

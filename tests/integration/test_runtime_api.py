@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from tests.scene import Scene
 
 TOKEN = "a-token-of-one-slot"  # noqa: S105
-JSON = "application/json"
 ENDED = {"code": "assignment_ended", "action": "exit"}
 VERBS: dict[str, dict[str, Any]] = {
     "claim": {},
@@ -287,10 +286,21 @@ def test_a_field_that_is_written_both_ways_is_refused() -> None:
         TwoWords.model_validate({"twoWords": 1, "two_words": 2})
 
 
-async def test_a_body_that_is_no_json_says_so(scene: Scene, http: httpx.AsyncClient) -> None:
+@pytest.mark.parametrize(
+    ("content", "status", "code"),
+    [
+        (b"", 422, "invalid_request"),
+        (b"{lease", 422, "invalid_request"),
+        (b"\xff", 400, "bad_request"),
+    ],
+)
+async def test_a_body_that_is_no_json_says_so(
+    scene: Scene, http: httpx.AsyncClient, content: bytes, status: int, code: str
+) -> None:
     await deploying(scene)
-    response = await http.post("heartbeat", content=b"{lease", headers={"Content-Type": JSON})
-    assert (response.status_code, told(response)["code"]) == (422, "invalid_request")
+    headers = {"Content-Type": "application/json"}
+    response = await http.post("heartbeat", content=content, headers=headers)
+    assert (response.status_code, told(response)["code"]) == (status, code)
 
 
 async def test_a_value_is_never_sent_back(scene: Scene, http: httpx.AsyncClient) -> None:

@@ -20,7 +20,6 @@ from botpool.errors import (
     DatabaseBusy,
     DatabaseUnreachable,
     InvalidRequest,
-    SlotNotFound,
     StaleLease,
 )
 
@@ -49,7 +48,6 @@ _KINDS: Mapping[type[BotpoolError], _Kind] = {
     Unauthorized: _Kind(
         HTTPStatus.UNAUTHORIZED, "unauthorized", headers={"WWW-Authenticate": "Bearer"}
     ),
-    SlotNotFound: _Kind(HTTPStatus.NOT_FOUND, "slot_not_found"),
     StaleLease: _Kind(HTTPStatus.GONE, "assignment_ended", members={"action": "exit"}),
     InvalidRequest: _Kind(HTTPStatus.UNPROCESSABLE_ENTITY, "invalid_request"),
     DatabaseBusy: _Kind(
@@ -60,7 +58,6 @@ _KINDS: Mapping[type[BotpoolError], _Kind] = {
     ),
 }
 _UNEXPECTED = _Kind(HTTPStatus.INTERNAL_SERVER_ERROR, "internal_error")
-
 
 # By status: what the framework finds before a route is reached.
 _CODES = {400: "bad_request", 404: "not_found", 405: "method_not_allowed", 413: "request_too_large"}

@@ -41,7 +41,7 @@ async def botpool(*args: str, **settings: str) -> tuple[int | None, str, str]:
 async def test_migrate_shows_what_it_did(empty_database_url: str) -> None:
     assert await botpool("migrate", database_url=empty_database_url) == (
         0,
-        "applied 0001_core\napplied 0002_reconciler\napplied functions\n",
+        "applied 0001_core\napplied 0002_reconciler\napplied 0003_api\napplied functions\n",
         "",
     )
     assert await botpool("migrate", database_url=empty_database_url) == (
@@ -168,7 +168,7 @@ async def test_a_database_newer_than_the_code_is_one_sentence_and_exit_code_2(
     code, _, error = await botpool("migrate", database_url=database_url)
     assert code == 2
     assert error == (
-        "botpool: The database has schema version 9999, and this botpool knows versions up to 2:"
+        "botpool: The database has schema version 9999, and this botpool knows versions up to 3:"
         " start a newer botpool.\n"
     )
 

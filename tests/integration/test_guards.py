@@ -49,7 +49,7 @@ async def shared(server: str) -> AsyncIterator[Database]:
 async def pools(shared: Database) -> Database:
     """Two empty pools of two slots."""
     await shared.execute(
-        "TRUNCATE pools, bots, bot_pool_slots, bot_pool_queue, container_logs;"
+        "TRUNCATE pools, bots CASCADE;"
         " INSERT INTO pools (platform, max_size, engine)"
         " VALUES ('zoom', 2, 'process'), ('google-meet', 2, 'process')"
     )

@@ -214,9 +214,10 @@ class PoolMachine(RuleBasedStateMachine):
         self.pools = [
             Pool(Store(database), Settings(max_pool_size=MAX_SIZE)) for database in self.databases
         ]
-        tables = "bots, bot_pool_slots, bot_pool_queue, container_logs, transitions"
         self.run(
-            self.database.execute(f"TRUNCATE {tables} RESTART IDENTITY; UPDATE pools SET size = 0")
+            self.database.execute(
+                "TRUNCATE bots, transitions RESTART IDENTITY CASCADE; UPDATE pools SET size = 0"
+            )
         )
         self.run(self.store.set_virtual_time(START))
 

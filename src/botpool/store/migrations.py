@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 _LOCK = 0x626F74706F6F6C  # "botpool": one migration at a time in a database
 
 _TABLES = (
+    "api_keys",
+    "bot_events",
+    "bot_logs",
     "bot_pool_queue",
     "bot_pool_slots",
     "bots",
@@ -33,6 +36,8 @@ _TABLES = (
     "installation",
     "pools",
     "transitions",
+    "webhook_attempts",
+    "webhook_deliveries",
 )
 _LOCK_TIMEOUT = "100ms"
 _LOCK_ATTEMPTS = 100

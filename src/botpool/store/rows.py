@@ -1,9 +1,9 @@
-"""From rows to frozen values."""
+"""From rows to frozen values. Columns that a value doesn't have stay in the database."""
 
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from botpool.models import Bot, Slot, Transition
 from botpool.states import BotStatus, FailureCause, Platform, SlotStatus
@@ -11,30 +11,31 @@ from botpool.states import BotStatus, FailureCause, Platform, SlotStatus
 if TYPE_CHECKING:
     import asyncpg
 
-_SLOT = tuple(field.name for field in fields(Slot))
+_NAMES = {model: tuple(field.name for field in fields(model)) for model in (Bot, Slot, Transition)}
+
+
+def _values(model: type, row: asyncpg.Record) -> dict[str, Any]:
+    values = {name: row[name] for name in _NAMES[model]}
+    values["platform"] = Platform(values["platform"])
+    return values
 
 
 def transition(row: asyncpg.Record) -> Transition:
     """A row of transitions."""
-    return Transition(**{**row, "platform": Platform(row["platform"])})
+    return Transition(**_values(Transition, row))
 
 
 def bot(row: asyncpg.Record) -> Bot:
     """A row of bots."""
-    cause = row["failure_cause"]
-    return Bot(
-        **{
-            **row,
-            "platform": Platform(row["platform"]),
-            "status": BotStatus(row["status"]),
-            "failure_cause": cause and FailureCause(cause),
-        }
-    )
+    values = _values(Bot, row)
+    cause = values["failure_cause"]
+    values["status"] = BotStatus(values["status"])
+    values["failure_cause"] = cause and FailureCause(cause)
+    return Bot(**values)
 
 
 def slot(row: asyncpg.Record) -> Slot:
-    """A row of bot_pool_slots, without what must not leave the database."""
-    values = {name: row[name] for name in _SLOT}
-    return Slot(
-        **{**values, "platform": Platform(row["platform"]), "status": SlotStatus(row["status"])}
-    )
+    """A row of bot_pool_slots."""
+    values = _values(Slot, row)
+    values["status"] = SlotStatus(values["status"])
+    return Slot(**values)

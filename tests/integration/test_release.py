@@ -57,11 +57,11 @@ async def test_a_slot_is_free_only_when_its_container_is_proved_stopped(
 
 async def test_the_next_bot_has_the_slot_without_anybody_being_woken(database: Database) -> None:
     async with working(database, max_pool_size=1) as works:
-        slot = await works.slot_of((await works.launched()).id)
-        waiting = (await works.create()).bot
+        slot = await works.slot_of((await works.launched(Platform.ZOOM)).id)
+        waiting = (await works.create(Platform.ZOOM)).bot
         await works.end(slot)
         await works.reconciler.run_once()
-        assert works.reconciler.counts["taken"] == 3  # asked, pulled, released and given on
+        assert works.reconciler.counts["taken"] == 2  # deployed; released, and given on
         assert (await works.pool.get_bot(waiting.id)).status is BotStatus.JOINING_CALL
 
 

@@ -11,7 +11,9 @@ from botpool.states import BotStatus, FailureCause, Platform, SlotStatus
 if TYPE_CHECKING:
     import asyncpg
 
-_NAMES = {model: tuple(field.name for field in fields(model)) for model in (Bot, Slot, Transition)}
+_NAMES: dict[type, tuple[str, ...]] = {
+    model: tuple(field.name for field in fields(model)) for model in (Bot, Slot, Transition)
+}
 
 
 def _values(model: type, row: asyncpg.Record) -> dict[str, Any]:

@@ -5,37 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from botpool.models import ImagePull
+from botpool.store.base import Queries
 from botpool.store.queries import QUERIES
-from botpool.store.rows import slot, transition
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
-    from botpool.models import Slot, Transition
-    from botpool.store.database import Database
+    from botpool.models import Slot
 
 PullKey = tuple[str, str, str]
 """An engine, a host and an image."""
 
 
-class WorkQueries:
+class WorkQueries(Queries):
     """The queries of sql/work.sql and sql/pulls.sql. `replica` is who asks."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
-    async def _change(self, query: str, *args: object) -> list[Transition]:
-        return [transition(row) for row in await self._database.fetch(QUERIES[query], *args)]
-
-    async def _slots(self, query: str, *args: object) -> list[Slot]:
-        return [slot(row) for row in await self._database.fetch(QUERIES[query], *args)]
-
-    async def _slot(self, query: str, *args: object) -> Slot | None:
-        return next(iter(await self._slots(query, *args)), None)
-
-    async def _found(self, query: str, *args: object) -> bool:
-        return await self._database.fetch_one(QUERIES[query], *args) is not None
 
     # Claims
 

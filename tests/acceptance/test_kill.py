@@ -55,6 +55,8 @@ async def go_on(site: Site, **time: float) -> None:
         installation=await site.store.get_installation(),
     )
     await reconciler.run_once()
+    # What was replaced, and not removed any more, is found by the comparison.
+    await reconciler.sync_once()
 
 
 async def states(site: Site) -> list[ContainerState]:

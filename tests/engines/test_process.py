@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import sys
+import threading
 from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 
-from botpool.engines.base import Container, ContainerSpec, ContainerState
+from botpool.engines import make_engines
+from botpool.engines.base import Container, ContainerSpec, ContainerState, Observation
 from botpool.engines.process import ProcessEngine
+from botpool.engines.process_folder import Folder
 from botpool.errors import EngineUnavailable
+from botpool.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -152,6 +157,75 @@ async def test_a_bot_that_ended_and_left_children_is_not_stopped(folder: Path) -
     await engine.stop(container, 5)
     assert (await engine.observe(container)).state is ContainerState.EXITED
     assert named(container) == []
+
+
+async def test_a_child_without_our_environment_is_found_when_its_leader_is_dead(
+    folder: Path,
+) -> None:
+    engine = engine_in(folder, "env -i sh -c 'echo $$ > child; exec sleep 3600' & echo; exit 0")
+    container = await created(engine)
+    await engine.start(container, {})
+    child = folder / "slots" / container.ref / "work" / "child"
+    while not child.exists() or not child.read_text():
+        pass
+    while (await engine.observe(container)).state is ContainerState.RUNNING:
+        pass
+    assert (await engine.observe(container)).state is ContainerState.FAILED
+    await engine.stop(container, 0.1)
+    assert (await engine.observe(container)).state is ContainerState.EXITED
+    pid = int(child.read_text())
+    assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+async def test_who_cancels_a_call_waits_until_its_thread_is_done(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = engine_in(folder)
+    container = await created(engine)
+    entered, go_on = threading.Event(), threading.Event()
+    observe = Folder.observe
+
+    def slow(folder: Folder) -> Observation:
+        entered.set()
+        go_on.wait()
+        return observe(folder)
+
+    monkeypatch.setattr(Folder, "observe", slow)
+    call = asyncio.create_task(engine.observe(container))
+    await asyncio.to_thread(entered.wait)
+    call.cancel()
+    done, _ = await asyncio.wait({call}, timeout=0.05)
+    assert not done
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+
+
+async def test_a_removal_that_was_cut_short_leaves_nothing_that_looks_like_a_container(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = engine_in(folder)
+    container = await created(engine)
+
+    def cut_short(*_: object, **__: object) -> None:
+        raise OSError("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("botpool.engines.process_folder.shutil.rmtree", cut_short)
+        with pytest.raises(EngineUnavailable):
+            await engine.remove(container)
+    assert (await engine.observe(container)).state is ContainerState.MISSING
+    assert await engine.list(engine.hosts()[0]) == []
+    (left,) = (folder / "slots").glob(".pool-*")
+    os.utime(left, (0, 0))
+    await engine.list(engine.hosts()[0])
+    assert not left.exists()
+
+
+def test_botpools_that_share_a_data_folder_keep_their_bots_apart(tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path)
+    one, other = (make_engines(settings, name)["process"] for name in ("one", "other"))
+    assert one.hosts() != other.hosts()
 
 
 async def test_a_bot_that_was_killed_from_outside_has_exited(folder: Path) -> None:

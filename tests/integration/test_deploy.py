@@ -181,11 +181,14 @@ async def test_a_broken_container_fails_within_the_grace_too(
     async with working(database, max_launch_attempts=1) as works:
         monkeypatch.setattr(type(works.engine), "lags", True)
 
+        seen = iter([ContainerState.CREATED])
+
         async def observe(_: object) -> Observation:
-            return Observation(state=ContainerState.FAILED, detail="degraded:unhealthy")
+            state = next(seen, ContainerState.FAILED)
+            return Observation(state=state, detail="degraded:unhealthy")
 
         monkeypatch.setattr(works.engine, "observe", observe)
-        bot = await works.launched()
+        bot = await works.launched(Platform.ZOOM)
         assert (bot.status, bot.failure_reason) == (BotStatus.FATAL, "degraded:unhealthy")
 
 
@@ -223,6 +226,8 @@ async def test_a_container_that_the_engine_has_lost_is_created_again(database: D
         slot = await works.warm()
         works.engine.lose(container(slot))
         bot = await works.launched()
+        await works.go(seconds=1)
+        bot = await works.pool.get_bot(bot.id)
         assert bot.status is BotStatus.JOINING_CALL
         (step,) = [
             step
@@ -231,7 +236,7 @@ async def test_a_container_that_the_engine_has_lost_is_created_again(database: D
         ]
         assert step.details["oldContainerRef"] == slot.container_ref
         assert step.details["newContainerRef"] == bot.container_ref != slot.container_ref
-        assert step.details["attempt"] == 2
+        assert step.details["attempt"] == 3  # each bot has a container of its own
 
 
 async def test_an_image_that_the_host_has_lost_is_pulled_again(database: Database) -> None:
@@ -240,6 +245,7 @@ async def test_an_image_that_the_host_has_lost_is_pulled_again(database: Databas
         works.engine.lose(container(slot))
         works.engine.lose_image("a", IMAGE)
         bot = await works.launched()
+        await works.go(seconds=1)
         await works.go(seconds=1)
         assert (await works.pool.get_bot(bot.id)).status is BotStatus.JOINING_CALL
         assert works.engine.counts["pull"] == 2

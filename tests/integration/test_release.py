@@ -202,7 +202,7 @@ async def test_the_engine_shows_what_each_slot_is_doing(database: Database) -> N
         assert described(works, slot.container_ref).startswith(f"[BUSY] Bot #{bot.id} - 20")
         await works.end(slot)
         await works.reconciler.run_once()
-        shown = described(works, slot.container_ref)
+        shown = described(works, (await works.pool.get_slot(slot.id)).container_ref)
         assert shown.startswith("[IDLE] Available - Last used: 20")
         assert shown.endswith("Z")
 

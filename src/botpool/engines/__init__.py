@@ -27,7 +27,7 @@ def make_engines(settings: Settings, installation: str) -> Mapping[str, Engine]:
 
     command = shlex.split(settings.process_command or "") or SAMPLE_BOT
     return {
-        "process": ProcessEngine(settings.data_dir / "slots", command),
+        "process": ProcessEngine(settings.data_dir / "slots" / installation, command),
         "docker": DockerEngine(
             docker_hosts(settings.docker_hosts),
             installation=installation,

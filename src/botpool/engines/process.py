@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+import shutil
 import signal
+import time
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from botpool.engines.base import Container, ListedContainer
 from botpool.engines.process_folder import Folder
@@ -20,9 +22,13 @@ if TYPE_CHECKING:
 
     from botpool.engines.base import ContainerSpec, Observation, PullProgress
 
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
 _START_SECONDS = 0.001
 _LOOK_SECONDS = 0.02
 _KILL_SECONDS = 5.0
+_LEFTOVER_SECONDS = 600.0
 
 
 class ProcessEngine:
@@ -49,13 +55,13 @@ class ProcessEngine:
 
     async def create(self, spec: ContainerSpec) -> str:
         """Make an empty folder."""
-        await asyncio.to_thread(self._at(Container(spec.host, spec.name)).create, spec)
+        await _blocking(self._at(Container(spec.host, spec.name)).create, spec)
         return spec.name
 
     async def start(self, container: Container, environment: Mapping[str, str]) -> str:
         """Start the command in the folder, with an environment that has nothing of ours."""
         folder = self._at(container)
-        child = await asyncio.to_thread(folder.start, self._command, environment)
+        child = await _blocking(folder.start, self._command, environment)
         if child is not None:
             self._children.add(child)
             while folder.leader() and not folder.started():  # noqa: ASYNC110 - it is a file
@@ -66,7 +72,7 @@ class ProcessEngine:
     async def observe(self, container: Container) -> Observation:
         """Look at the process that leads, and for what it left behind."""
         self._reap()
-        return await asyncio.to_thread(self._at(container).observe)
+        return await _blocking(self._at(container).observe)
 
     async def stop(self, container: Container, grace_seconds: float) -> None:
         """Send SIGTERM to every process of the container, and after the grace SIGKILL."""
@@ -74,7 +80,7 @@ class ProcessEngine:
         loop = asyncio.get_running_loop()
         forced_at = loop.time() + grace_seconds
         given_up_at = forced_at + _KILL_SECONDS
-        while found := await asyncio.to_thread(folder.processes):
+        while found := await _blocking(folder.processes):
             if loop.time() > given_up_at:
                 numbers = ", ".join(str(process.pid) for process in found)
                 raise EngineUnavailable(f"{container.ref} does not end: processes {numbers}.")
@@ -90,15 +96,15 @@ class ProcessEngine:
 
     async def remove(self, container: Container) -> None:
         """Remove the folder."""
-        await asyncio.to_thread(self._at(container).remove)
+        await _blocking(self._at(container).remove)
 
     async def describe(self, container: Container, text: str) -> None:
         """Write the line into the folder."""
-        await asyncio.to_thread(self._at(container).describe, text)
+        await _blocking(self._at(container).describe, text)
 
     async def logs(self, container: Container, lines: int) -> list[str]:
         """The end of the bot's output."""
-        return await asyncio.to_thread(self._at(container).last_lines, lines)
+        return await _blocking(self._at(container).last_lines, lines)
 
     async def close(self) -> None:
         """Nothing: bots run on."""
@@ -119,6 +125,10 @@ class ProcessEngine:
                 self._children.discard(child)
 
     def _listed(self) -> Iterator[ListedContainer]:
+        for path in self._folder.glob(".pool-*"):
+            # Half made or half removed, by somebody who was killed; never used again.
+            if time.time() - path.stat().st_mtime > _LEFTOVER_SECONDS:
+                shutil.rmtree(path, ignore_errors=True)
         for path in sorted(self._folder.glob("[!.]*/container.json")):
             folder = Folder(path.parent)
             spec = folder.spec()
@@ -138,7 +148,24 @@ class ProcessEngine:
         if host != self._host:
             raise EngineUnavailable(f"{host} is not this machine.")
         self._reap()
-        return await asyncio.to_thread(lambda: [*self._listed()])
+        return await _blocking(lambda: [*self._listed()])
+
+
+async def _blocking(
+    what: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
+) -> Result:
+    """Run what blocks in a thread. A thread can't be cancelled: who cancels this waits for it.
+
+    So nobody goes on with a container that a thread still works on.
+    """
+    thread = asyncio.ensure_future(asyncio.to_thread(what, *args, **kwargs))
+    try:
+        return await asyncio.shield(thread)
+    except asyncio.CancelledError:
+        await asyncio.wait({thread})
+        raise
+    except OSError as error:
+        raise EngineUnavailable(f"This machine won't: {error}") from error
 
 
 def _host_name(folder: Path) -> str:

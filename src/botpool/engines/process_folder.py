@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import shutil
 import subprocess
 from contextlib import suppress
@@ -80,7 +81,10 @@ class Folder:
         if self.processes():
             raise EngineRefused(f"{self.path.name} runs.")
         if self.path.exists():
-            shutil.rmtree(self.path)
+            # At once, or not at all: what is half removed must not look like a container.
+            gone = self.path.with_name(f".{self.path.name}-{secrets.token_hex(4)}")
+            self.path.rename(gone)
+            shutil.rmtree(gone)
 
     def spec(self) -> dict[str, Any] | None:
         """What it was created with."""
@@ -155,20 +159,30 @@ class Folder:
 
     def leader(self) -> psutil.Process | None:
         """The process that leads the container, if it lives and is the one that was started."""
-        try:
-            run = json.loads((self.path / "run.json").read_text("utf-8"))
-            process = psutil.Process(run["pid"])
-        except (FileNotFoundError, psutil.NoSuchProcess):
+        run = self._run()
+        if run is None or start_mark(run["pid"]) != run["start"]:
             return None
-        same = start_mark(process.pid) == run["start"]
-        return process if same and alive(process) else None
+        try:
+            process = psutil.Process(run["pid"])
+        except psutil.NoSuchProcess:
+            return None
+        return process if alive(process) else None
 
     def processes(self) -> list[psutil.Process]:
         """Every process of the container, those that left its group among them."""
-        leader = self.leader()
-        if leader is None and not (self.path / "run.json").exists():
+        run = self._run()
+        if run is None:
             return []
-        return find_processes(None if leader is None else leader.pid, _MARK, self.path.name)
+        # While a session has members its number is nobody else's; else it has another start.
+        ours = start_mark(run["pid"]) in {None, run["start"]}
+        return find_processes(run["pid"] if ours else None, _MARK, self.path.name)
+
+    def _run(self) -> dict[str, Any] | None:
+        try:
+            run: dict[str, Any] = json.loads((self.path / "run.json").read_text("utf-8"))
+        except FileNotFoundError:
+            return None
+        return run
 
     def last_lines(self, lines: int) -> list[str]:
         """The end of what the bot wrote."""

@@ -46,9 +46,10 @@ def find_processes(session: int | None, variable: str, value: str) -> list[psuti
     The one finds those that changed their environment, the other those that left the session.
     """
     found = []
-    for process in psutil.process_iter():
+    for pid in psutil.pids():
         with suppress(psutil.Error, OSError):
-            ours = session is not None and os.getsid(process.pid) == session
+            process = psutil.Process(pid)
+            ours = session is not None and os.getsid(pid) == session
             if (ours or process.environ().get(variable) == value) and alive(process):
                 found.append(process)
     return found

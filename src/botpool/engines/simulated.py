@@ -146,6 +146,10 @@ class SimulatedEngine:
         if row is not None and row.at(self._now()).state is ContainerState.RUNNING:
             row.become(self._now(), ContainerState.EXITED, exit_code=code)
 
+    def fail(self, container: Container) -> None:
+        """Let a container be broken."""
+        self._rows[container].become(self._now(), ContainerState.FAILED, detail="it broke")
+
     def say(self, container: Container, line: str) -> None:
         """Let a container write a line."""
         self._rows[container].output.append(line)

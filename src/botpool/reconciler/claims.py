@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from botpool.errors import BotpoolError
+from botpool.errors import BotpoolError, ClaimLost
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -23,6 +23,21 @@ if TYPE_CHECKING:
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("botpool")
 
 
+class Work:
+    """A task that works on a slot."""
+
+    def __init__(self, task: asyncio.Task[object]) -> None:
+        self._task = task
+        self.cancelling = task.cancelling()
+        self.lost = False
+
+    def cancel(self) -> None:
+        """Let it end: the slot is not its any more."""
+        if not self.lost:
+            self.lost = True
+            self._task.cancel()
+
+
 class Claims:
     """Takes slots, renews them, and gives them back."""
 
@@ -31,65 +46,84 @@ class Claims:
         self._hosts = context.hosts()
         self._replica = context.replica
         self._ttl_ms = context.settings.claim_ttl_ms
-        self._workers: dict[int, asyncio.Task[object]] = {}
+        self._deploy_timeout_ms = context.settings.deploy_timeout_ms
+        self._workers: dict[int, Work] = {}
         self._renewed = 0.0
 
     async def take_due(self, most: int) -> list[Slot]:
-        """Take slots that are due. Whoever works on one says so with `working_on`."""
-        return await self._store.claim_slots(self._replica, self._ttl_ms, most, self._hosts)
+        """Take slots that are due. Whoever works on one says so with `working_on`.
+
+        One that we work on already is ours again, if its claim had expired, and not taken twice.
+        """
+        taken = await self._store.claim_slots(
+            self._replica, self._ttl_ms, most, self._hosts, self._deploy_timeout_ms
+        )
+        return [slot for slot in taken if slot.id not in self._workers]
 
     @asynccontextmanager
     async def take(self, slot_id: int) -> AsyncIterator[Slot | None]:
-        """Have a slot, due or not, to oneself; `None` if somebody else has it."""
-        slot = await self._store.claim_slot(slot_id, self._replica, self._ttl_ms)
+        """Have a slot, due or not, to oneself; `None` if somebody has it. Raises `ClaimLost`."""
+        slot = None
+        if slot_id not in self._workers:
+            slot = await self._store.claim_slot(slot_id, self._replica, self._ttl_ms)
         if slot is None:
             yield None
             return
-        async with self.working_on(slot):
-            try:
+        try:
+            async with self.working_on(slot):
                 yield slot
-            finally:
-                due = None if slot.due_at is None else 0.0
-                await self.give_back(slot, due, failed=False)
+        finally:
+            await self.give_back(slot, None, failed=False)
 
     @asynccontextmanager
     async def working_on(self, slot: Slot) -> AsyncIterator[None]:
-        """Renew the claim of a slot while the current task works on it."""
+        """Renew the claim of a slot while the current task works on it.
+
+        If it is lost, the work is cancelled and `ClaimLost` raised.
+        """
         task = asyncio.current_task()
         if task is None:
             raise RuntimeError("a claim is worked on by a task")
-        self._workers[slot.id] = task
+        work = Work(task)
+        self._workers[slot.id] = work
         try:
             yield
+        except asyncio.CancelledError:
+            # As asyncio.timeout does: our own cancellation is an error, anybody else's goes on.
+            if work.lost and task.uncancel() <= work.cancelling:
+                raise ClaimLost(f"{slot.slot_name} is somebody else's by now.") from None
+            raise
         finally:
             del self._workers[slot.id]
 
-    async def give_back(self, slot: Slot, due_in: float | None, *, failed: bool) -> bool:
-        """Let go of a slot, and return whether it is due at once."""
-        return await asyncio.shield(
-            self._store.return_slot(
-                slot, self._replica, None if due_in is None else due_in * 1000, failed=failed
+    async def give_back(self, slot: Slot, due_in: float | None, *, failed: bool) -> None:
+        """Let go of a slot. `None` leaves open when it is due."""
+        if due_in is None:
+            await asyncio.shield(self._store.drop_claim(slot.id, self._replica))
+        else:
+            await asyncio.shield(
+                self._store.return_slot(slot, self._replica, due_in * 1000, failed=failed)
             )
-        )
 
     async def renew(self) -> None:
         """Renew what is being worked on, and cancel the work on what is ours no more."""
         now = asyncio.get_running_loop().time()
-        slot_ids = list(self._workers)
-        if not slot_ids:
+        workers = dict(self._workers)
+        if not workers:
             self._renewed = now
             return
         try:
-            ours = await self._store.renew_claims(self._replica, slot_ids, self._ttl_ms)
-        except BotpoolError as error:
-            _log.warning("claims not renewed", error=str(error))
+            async with asyncio.timeout(self._ttl_ms / 1000 / 3):
+                ours = await self._store.renew_claims(self._replica, [*workers], self._ttl_ms)
+        except (BotpoolError, TimeoutError) as error:
+            _log.warning("claims not renewed", error=str(error) or type(error).__name__)
             if now - self._renewed < self._ttl_ms / 1000:
                 return
             ours = set()
         else:
             self._renewed = now
-        for slot_id in set(slot_ids) - ours:
-            worker = self._workers.get(slot_id)
-            if worker is not None:
+        for slot_id in workers.keys() - ours:
+            # Only work that was under way when we asked: it may have been given back since.
+            if self._workers.get(slot_id) is workers[slot_id]:
                 _log.warning("claim lost", slot_id=slot_id)
-                worker.cancel()
+                workers[slot_id].cancel()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from botpool.engines.base import Container
-from botpool.errors import EngineRefused
+from botpool.errors import ClaimLost, EngineRefused
 from botpool.reconciler.points import go_on
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ NOW = 0.0
 """Look at the slot again at once."""
 
 WAITS_FOR_IMAGE = "waits for the image"
-WAITS_FOR_ROOM = "waits for room on the host"
 
 
 @dataclass(frozen=True)
@@ -54,6 +53,15 @@ class Context:
         """About so long: replicas that failed together don't come back together."""
         return seconds * self.random.uniform(0.8, 1.2)
 
+    async def confirm(self, slot: Slot) -> None:
+        """Make sure, right before an engine is told to do something, that the slot is still ours.
+
+        A replica that was paused may find that others have gone on. Raises `ClaimLost`.
+        """
+        ttl_ms = self.settings.claim_ttl_ms
+        if slot.id not in await self.store.renew_claims(self.replica, [slot.id], ttl_ms):
+            raise ClaimLost(f"{slot.slot_name} is somebody else's by now.")
+
     @property
     def safety_net(self) -> float:
         """How long a slot waits for somebody who may be dead, in seconds."""
@@ -65,3 +73,8 @@ def container_of(slot: Slot) -> Container | None:
     if slot.host is None or slot.container_ref is None:
         return None
     return Container(slot.host, slot.container_ref)
+
+
+def storable(text: str, longest: int) -> str:
+    """What the database can hold of what an engine or a bot says, and no more than that."""
+    return text.replace("\x00", "\N{REPLACEMENT CHARACTER}")[:longest]

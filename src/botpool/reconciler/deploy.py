@@ -27,7 +27,13 @@ from botpool.errors import (
     ImageMissing,
     StaleLease,
 )
-from botpool.reconciler.context import NOW, WAITS_FOR_IMAGE, WAITS_FOR_ROOM, container_of
+from botpool.models import WAITS_FOR_ROOM
+from botpool.reconciler.context import (
+    NOW,
+    WAITS_FOR_IMAGE,
+    container_of,
+    storable,
+)
 from botpool.reconciler.create import create
 from botpool.reconciler.points import Point
 from botpool.reconciler.release import give_up_outdated
@@ -40,6 +46,8 @@ if TYPE_CHECKING:
 
 _FIRST_LOOK_SECONDS = 0.1
 _LAST_LINES = 5
+_LONGEST_REASON = 4000
+_LONGEST_DATA = 64 * 1024
 
 
 async def deploy(context: Context, pulls: Pulls, slot: Slot) -> float | None:
@@ -56,6 +64,8 @@ async def deploy(context: Context, pulls: Pulls, slot: Slot) -> float | None:
     try:
         return await _deploy(context, pulls, slot)
     except EngineRefused as error:
+        # What is refused to one who was paused may well be right for those who went on.
+        await context.confirm(slot)
         await _fail(context, slot, FailureCause.ENGINE, str(error))
         return NOW
 
@@ -109,11 +119,14 @@ async def _placed(context: Context, slot: Slot) -> Slot:
 async def _bring_up(context: Context, slot: Slot, *, newly_admitted: bool) -> float | None:
     """Start the container if nobody has yet, and see how it does."""
     container = container_of(slot)
-    observation = Observation(state=ContainerState.CREATED)
     if container is None:
         container = await create(context, slot, slot.creations + 1)
-    elif not newly_admitted:
-        observation = await context.engine(slot).observe(container)
+    observation = await context.engine(slot).observe(container)
+    if newly_admitted and not _may_start(context, slot, observation):
+        if observation.state is ContainerState.MISSING:
+            raise ContainerMissing(f"{container.ref} is gone.")
+        # Somebody was late, or somebody else: it is not what a bot may be given.
+        raise EngineRefused(f"{container.ref} is {observation.state} before it was started.")
     if _may_start(context, slot, observation):
         slot, observation = await _start(context, slot, container)
     return await _judge(context, slot, container, observation)
@@ -129,7 +142,11 @@ def _may_start(context: Context, slot: Slot, observation: Observation) -> bool:
 async def _start(context: Context, slot: Slot, container: Container) -> tuple[Slot, Observation]:
     engine = context.engine(slot)
     bot = await context.pool.get_bot(slot.assigned_bot_id or 0)
-    deployment_ref = await engine.start(container, {"BOT_DATA": bot_data(context, slot, bot)})
+    data = bot_data(context, slot, bot)
+    await context.confirm(slot)
+    # What is too long for an environment is left out: the claim brings the same.
+    environment = {"BOT_DATA": data} if len(data) <= _LONGEST_DATA else {}
+    deployment_ref = await engine.start(container, environment)
     context.reached(Point.START_DONE)
     observation = await engine.observe(container)
     if observation.state is not ContainerState.RUNNING:
@@ -192,15 +209,14 @@ async def _create_again(context: Context, pulls: Pulls, slot: Slot) -> float | N
     if wait := await _wait_for_image(context, pulls, slot):
         return wait
     try:
-        await create(context, slot, slot.creations + 1)
+        await create(context, slot, (await context.pool.get_slot(slot.id)).creations + 1)
     except ImageMissing:
         await pulls.forget_image(slot)
-        return _next_look(context, slot)
-    return NOW
+    return _next_look(context, slot)
 
 
 async def _fail(context: Context, slot: Slot, cause: FailureCause, reason: str) -> None:
-    await context.pool.mark_error(slot.id, slot.lease, cause, reason)
+    await context.pool.mark_error(slot.id, slot.lease, cause, storable(reason, _LONGEST_REASON))
 
 
 async def evidence(
@@ -214,7 +230,7 @@ async def evidence(
     except EngineError as error:
         lines = [f"(no logs: {error})"]
     said = "; it said last:\n" + "\n".join(lines) if lines else ""
-    return f"container exited{code}{detail}{said}"
+    return storable(f"container exited{code}{detail}{said}", _LONGEST_REASON)
 
 
 def bot_data(context: Context, slot: Slot, bot: Bot) -> str:

@@ -14,18 +14,21 @@ import platform
 import random
 import secrets
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
 
-from botpool.errors import BotpoolError, EngineError, NotFound, StaleLease
+from botpool.changes import WORK
+from botpool.errors import BotpoolError, ClaimLost, EngineError, NotFound, StaleLease
+from botpool.models import WAITS_FOR_ROOM
 from botpool.reconciler.claims import Claims
-from botpool.reconciler.context import NOW, WAITS_FOR_ROOM, Context
+from botpool.reconciler.context import NOW, Context
 from botpool.reconciler.deploy import deploy
 from botpool.reconciler.descriptions import Descriptions
 from botpool.reconciler.points import go_on
 from botpool.reconciler.pulls import Pulls
-from botpool.reconciler.release import recover, release
+from botpool.reconciler.release import end_late, recover, release
 from botpool.reconciler.sync import SyncCounts, sync
 from botpool.states import SLOT_NEEDS_WORK, Platform, SlotStatus
 from botpool.store.listening import listening
@@ -42,7 +45,7 @@ if TYPE_CHECKING:
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("botpool")
 
-_MOST_AT_A_TIME = 100
+_MOST_AT_A_TIME = 1000
 _MOST_STEPS_IN_A_ROW = 50
 _STEP_SECONDS = 60.0
 _SHUTDOWN_SECONDS = 5.0
@@ -128,12 +131,18 @@ class Reconciler:
         """Work until `stop` is called. What then isn't done within seconds is handed over."""
         settings = self._context.settings
         every = self._repeat
-        async with listening(database, "botpool_work", self._awake.set):
-            beside = [
-                asyncio.create_task(every(settings.claim_ttl_ms / 3, self._claims.renew)),
-                asyncio.create_task(every(settings.poll_interval_ms, self._do_duties)),
-                asyncio.create_task(every(settings.sync_interval_ms, self.sync_once)),
+        async with listening(database, WORK, self._awake.set):
+            # Each by itself: none waits for another, nor one host for another.
+            rounds: list[tuple[float, Callable[[], Awaitable[object]]]] = [
+                (settings.claim_ttl_ms / 3, self._claims.renew),
+                (settings.poll_interval_ms, self._look_after_queue),
+                (settings.recovery_interval_ms, self._prune),
+                *(
+                    (settings.sync_interval_ms, partial(self._sync, engine, host))
+                    for engine, host in self._context.hosts()
+                ),
             ]
+            beside = [asyncio.create_task(every(each_ms, what)) for each_ms, what in rounds]
             try:
                 await self._work()
             finally:
@@ -152,7 +161,7 @@ class Reconciler:
             self._awake.clear()
             try:
                 taken = await self._take()
-            except BotpoolError as error:
+            except Exception as error:  # noqa: BLE001 - whatever it is, the loop goes on
                 _log.warning("no work taken", error=str(error))
                 taken = []
             if not taken:
@@ -171,18 +180,19 @@ class Reconciler:
                 await what()
             except Exception as error:  # noqa: BLE001 - a failed round must not end the rounds
                 self.counts["failed"] += 1
-                _log.warning("failed, and tried again", what=what.__name__, error=str(error))
+                _log.warning("failed, and tried again", what=repr(what), error=str(error))
             await asyncio.sleep(every_ms / 1000)
 
-    async def _do_duties(self) -> None:
-        """What is done every so often, by one replica at a time."""
-        store, pool, settings = self._context.store, self._context.pool, self._context.settings
-        if await store.take_duty("queue", settings.poll_interval_ms):
+    async def _look_after_queue(self) -> None:
+        pool = self._context.pool
+        if await self._context.store.take_duty("queue", self._context.settings.poll_interval_ms):
             await pool.expire_queue()
             for waiting in Platform:
                 await pool.assign_waiting(waiting)
-        if await store.take_duty("prune", _PRUNE_EVERY_MS):
-            await pool.prune()
+
+    async def _prune(self) -> None:
+        if await self._context.store.take_duty("prune", _PRUNE_EVERY_MS):
+            await self._context.pool.prune()
 
     async def _shut_down(self) -> None:
         """Finish what is nearly done, and hand over the rest."""
@@ -194,7 +204,7 @@ class Reconciler:
         await self._pulls.close()
         await self._descriptions.close()
         try:
-            await self._context.store.announce_work()
+            await self._context.store.announce([WORK])
         except BotpoolError as error:
             _log.warning("handed over in silence", error=str(error))
 
@@ -222,26 +232,32 @@ class Reconciler:
         """Work on a slot that is ours until it has to wait, and give it back."""
         due_in: float | None = NOW
         failed = False
-        async with self._claims.working_on(slot):
-            try:
-                for _ in range(_MOST_STEPS_IN_A_ROW):
-                    due_in = await self._step(slot)
-                    if due_in != NOW:
-                        break
-                    before, found = slot, await self._context.store.get_slot(slot.id)
-                    if found is None or found.claimed_by != self._context.replica:
-                        return
-                    slot = found
-                    await self._make_room(before, slot)
-                    self._descriptions.show(slot)
-                    if slot.status not in SLOT_NEEDS_WORK:
-                        due_in = None
-                        break
-            except Exception as error:  # noqa: BLE001 - whatever it is, the slot is tried again
-                failed = True
-                due_in = self._back_off(slot, error)
-            finally:
-                await self._claims.give_back(slot, due_in, failed=failed)
+        try:
+            async with self._claims.working_on(slot):
+                slot, due_in = await self._steps(slot)
+        except ClaimLost:
+            return
+        except Exception as error:  # noqa: BLE001 - whatever it is, the slot is tried again
+            failed = True
+            due_in = self._back_off(slot, error)
+        finally:
+            await self._claims.give_back(slot, due_in, failed=failed)
+
+    async def _steps(self, slot: Slot) -> tuple[Slot, float | None]:
+        """Do one step after another; the slot as it is then, and in how many seconds to go on."""
+        for _ in range(_MOST_STEPS_IN_A_ROW):
+            due_in = await self._step(slot)
+            if due_in != NOW:
+                return slot, due_in
+            before, found = slot, await self._context.store.get_slot(slot.id)
+            if found is None or found.claimed_by != self._context.replica:
+                raise ClaimLost
+            slot = found
+            await self._make_room(before, slot)
+            self._descriptions.show(slot)
+            if slot.status not in SLOT_NEEDS_WORK:
+                return slot, None
+        return slot, NOW
 
     async def _step(self, slot: Slot) -> float | None:
         """One look at a slot: in how many seconds to look again, or `None` for never."""
@@ -255,8 +271,12 @@ class Reconciler:
                         return await release(self._context, slot)
                     case SlotStatus.ERROR:
                         return await recover(self._context, slot)
+                    case SlotStatus.BUSY:
+                        return await end_late(self._context, slot)
                     case _:
                         return None
+        except ClaimLost:
+            raise
         except (StaleLease, NotFound):
             return NOW  # somebody changed it meanwhile
 

@@ -12,10 +12,11 @@ import structlog
 
 from botpool.engines.base import STOPPED, ContainerState
 from botpool.errors import EngineError, EngineRefused, ImageMissing
-from botpool.reconciler.context import NOW, container_of
+from botpool.models import Ending
+from botpool.reconciler.context import NOW, container_of, storable
 from botpool.reconciler.create import create
 from botpool.reconciler.points import Point
-from botpool.states import FailureCause
+from botpool.states import BotStatus, FailureCause
 
 if TYPE_CHECKING:
     from botpool.engines.base import Container
@@ -34,12 +35,34 @@ async def release(context: Context, slot: Slot) -> float | None:
     try:
         clean = await _stop_and_clean(context, slot)
     except EngineRefused as error:
-        await context.pool.mark_error(slot.id, slot.lease, FailureCause.ENGINE, str(error))
+        await context.confirm(slot)
+        reason = storable(str(error), _KEPT_LINE_LENGTH)
+        await context.pool.mark_error(slot.id, slot.lease, FailureCause.ENGINE, reason)
         return NOW
     if not clean:
         return context.jittered(context.settings.poll_interval_ms / 1000)
-    await context.pool.free(slot.id, slot.lease)
+    if slot.draining:
+        await context.pool.delete_slot(slot.id, slot.lease, "drained")
+    else:
+        await context.pool.free(slot.id, slot.lease)
     context.reached(Point.RELEASE_FREED)
+    return NOW
+
+
+async def end_late(context: Context, slot: Slot) -> float | None:
+    """End a bot that was to leave its call, and has not within the time for it."""
+    bot = await context.pool.get_bot(slot.assigned_bot_id or 0)
+    if bot.status is not BotStatus.LEAVING:
+        await context.store.rest_slot(slot.id, slot.lease, context.replica)
+        return None
+    await context.pool.release(
+        Ending(
+            slot_id=slot.id,
+            lease=slot.lease,
+            bot_status=BotStatus.DONE,
+            reason=f"stopped: it did not leave within {context.settings.leave_grace_ms} ms",
+        )
+    )
     return NOW
 
 
@@ -50,9 +73,13 @@ async def recover(context: Context, slot: Slot) -> float | None:
         clean = await _stop_and_clean(context, slot)
         problem = None if clean else "its container does not stop"
     except EngineRefused as error:
-        problem = str(error)
+        await context.confirm(slot)
+        problem = storable(str(error), _KEPT_LINE_LENGTH)
     if problem is None:
-        await context.pool.recover(slot.id, slot.lease)
+        if slot.draining:
+            await context.pool.delete_slot(slot.id, slot.lease, "drained")
+        else:
+            await context.pool.recover(slot.id, slot.lease)
         return NOW
     attempts = await context.store.put_off_recovery(slot.id, slot.lease, problem)
     if attempts < settings.max_recovery_attempts:
@@ -82,6 +109,7 @@ async def _stop_and_clean(context: Context, slot: Slot) -> bool:
     if container is None:
         return True
     engine = context.engine(slot)
+    await context.confirm(slot)
     await engine.stop(container, context.settings.stop_grace_ms / 1000)
     context.reached(Point.RELEASE_STOPPED)
     state = (await engine.observe(container)).state
@@ -97,18 +125,23 @@ async def _stop_and_clean(context: Context, slot: Slot) -> bool:
 
 
 async def _clean(context: Context, slot: Slot, state: ContainerState) -> None:
-    """Leave nothing of one bot to the next."""
+    """Leave nothing of one bot to the next: another container, under another name.
+
+    So whoever is late with a start or a stop for the old one finds nothing.
+    """
     slot = await give_up_outdated(context, slot)
-    if slot.container_ref is None:
+    if slot.container_ref is None or (
+        context.engine(slot).reusable and state is not ContainerState.MISSING
+    ):
         return
-    lost = state is ContainerState.MISSING
-    if context.engine(slot).reusable and not lost:
-        return
+    old = container_of(slot)
     try:
-        await create(context, slot, slot.creations + lost)
+        await create(context, slot, slot.creations + 1)
     except ImageMissing:
         # The next deployment brings the image, and makes the container.
         await context.store.change_image(slot.id, slot.lease, slot.image)
+    if old is not None:
+        await context.engine(slot).remove(old)
 
 
 async def _keep_logs(context: Context, slot: Slot, container: Container) -> None:
@@ -120,6 +153,6 @@ async def _keep_logs(context: Context, slot: Slot, container: Container) -> None
     except EngineError as error:
         _log.warning("logs lost", slot_name=slot.slot_name, lease=slot.lease, error=str(error))
         return
-    kept = [line.replace("\x00", "\N{REPLACEMENT CHARACTER}")[:_KEPT_LINE_LENGTH] for line in lines]
+    kept = [storable(line, _KEPT_LINE_LENGTH) for line in lines]
     if kept:
-        await context.store.keep_container_logs(slot.last_bot_id, slot.lease, kept)
+        await context.store.keep_container_logs(slot.last_bot_id, slot.id, slot.lease, kept)

@@ -6,19 +6,20 @@ fails tells nothing, and changes nothing.
 | found | done |
 |---|---|
 | a busy slot whose container ended or is gone | the bot is tried again, or fails: `crashed` |
-| an idle slot whose container is gone | the container is made again |
+| an idle slot whose container is gone, or was started | it gets another one |
 | a container of ours that no slot has | stopped, and removed |
 """
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 import structlog
 
 from botpool.engines.base import STOPPED, ContainerState, Observation
-from botpool.errors import ImageMissing, NotFound, StaleLease
+from botpool.errors import BotpoolError, ImageMissing, NotFound, StaleLease
 from botpool.models import Ending
 from botpool.reconciler.context import container_of
 from botpool.reconciler.create import create
@@ -26,7 +27,7 @@ from botpool.reconciler.deploy import evidence
 from botpool.states import BotStatus, FailureCause, SlotStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from botpool.engines.base import Engine, ListedContainer
     from botpool.models import Slot
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
     from botpool.reconciler.context import Context
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("botpool")
+
+
+# By itself, whatever is left of it.
+_ENDED = frozenset({ContainerState.EXITED, ContainerState.MISSING, ContainerState.FAILED})
 
 
 @dataclass
@@ -56,18 +61,31 @@ async def sync(context: Context, claims: Claims, engine: Engine, host: str) -> S
     """Compare the containers of one host with its slots. Raises `EngineError` if it can't tell."""
     counts = SyncCounts()
     slots = await context.store.list_slots_of_host(engine.name, host)
+    if not slots and engine.name != context.settings.engine:
+        return counts  # nobody uses it: it may not even be there
     listed = await engine.list(host)
     by_ref = {found.container.ref: found for found in listed}
     for slot in slots:
-        await _compare(context, claims, slot, by_ref, counts)
+        with _apart(slot_name=slot.slot_name):
+            await _compare(context, claims, slot, by_ref, counts)
     # A container that was made in the meantime is a new slot's: read the slots again.
     known = {
         slot.container_ref for slot in await context.store.list_slots_of_host(engine.name, host)
     }
     for found in listed:
         if found.container.ref not in known:
-            counts.removed += await _remove(context, claims, engine, found)
+            with _apart(container_ref=found.container.ref):
+                counts.removed += await _remove(context, claims, engine, found)
     return counts
+
+
+@contextmanager
+def _apart(**what: str) -> Iterator[None]:
+    """Let what goes wrong with one not keep the others from being compared."""
+    try:
+        yield
+    except BotpoolError as error:
+        _log.warning("not compared", error=str(error), **what)
 
 
 async def _compare(
@@ -79,10 +97,9 @@ async def _compare(
 ) -> None:
     found = by_ref.get(slot.container_ref or "")
     observation = found.observation if found else Observation(state=ContainerState.MISSING)
-    ended = observation.state in {ContainerState.EXITED, ContainerState.MISSING}
-    if slot.status is SlotStatus.BUSY and ended:
+    if slot.status is SlotStatus.BUSY and observation.state in _ENDED:
         counts.crashed += await _crashed(context, slot)
-    elif slot.status is SlotStatus.IDLE and observation.state is ContainerState.MISSING:
+    elif slot.status is SlotStatus.IDLE and observation.state is not _waiting(context, slot):
         counts.created_again += await _create_again(context, claims, slot)
 
 
@@ -93,7 +110,7 @@ async def _crashed(context: Context, slot: Slot) -> bool:
         return False
     # The list may be of before a restart, or without the exit code: look at the one.
     observation = await context.engine(slot).observe(container)
-    if observation.state not in {ContainerState.EXITED, ContainerState.MISSING}:
+    if observation.state not in _ENDED:
         return False
     reason = await evidence(context, slot, container, observation)
     try:
@@ -114,15 +131,30 @@ async def _crashed(context: Context, slot: Slot) -> bool:
     return True
 
 
+def _waiting(context: Context, slot: Slot) -> ContainerState:
+    """What the container of an idle slot is."""
+    return ContainerState.EXITED if context.engine(slot).reusable else ContainerState.CREATED
+
+
 async def _create_again(context: Context, claims: Claims, slot: Slot) -> bool:
-    """Make the container that an idle slot has lost, so that the next bot need not wait for it."""
+    """Give an idle slot another container: its own is gone, or somebody has started it."""
     async with claims.take(slot.id) as taken:
         if taken is None or taken.status is not SlotStatus.IDLE or taken.lease != slot.lease:
             return False
+        engine, old = context.engine(taken), container_of(taken)
+        if old is not None:
+            observation = await engine.observe(old)
+            if observation.state is _waiting(context, taken):
+                return False
+            await engine.stop(old, context.settings.stop_grace_ms / 1000)
+            if (await engine.observe(old)).state not in STOPPED:
+                return False
         try:
             await create(context, taken, taken.creations + 1)
-        except (ImageMissing, StaleLease):
+        except ImageMissing:
             return False  # the next deployment sees to it
+        if old is not None:
+            await engine.remove(old)
     return True
 
 

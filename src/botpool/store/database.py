@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 MINIMUM_VERSION = 14
 
 _CONNECT_TIMEOUT_SECONDS = 10.0
+# A server that is silent has to be told from one that works.
+_COMMAND_TIMEOUT_SECONDS = 60.0
+LONG_SECONDS = 24 * 3600.0
+"""For what may well take long."""
 
 # Every query has an index made for it, and is planned once, whatever the statistics say: a plan
 # made while a table was empty would otherwise read all of it, long after it has filled.
@@ -63,7 +67,10 @@ def _mapped_errors() -> Iterator[None]:
         ours = next((ours for prefix, ours in _OURS if code.startswith(prefix)), None)
         if ours is None:
             raise
-        raise ours(" ".join(str(error).split())) from error
+        message = " ".join(str(error).split())
+        if ours is ConstraintViolated:
+            raise ConstraintViolated(message, getattr(error, "constraint_name", None)) from error
+        raise ours(message) from error
     except (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
         raise DatabaseUnreachable(f"The database does not answer: {error}") from error
 
@@ -91,10 +98,13 @@ class Database:
         async with self._connection() as connection:
             return await connection.fetchrow(sql, *args)
 
-    async def execute(self, sql: str, *args: object) -> int:
-        """Run one statement, or without arguments several, and return how many rows it touched."""
+    async def execute(self, sql: str, *args: object, seconds: float | None = None) -> int:
+        """Run one statement, or without arguments several, and return how many rows it touched.
+
+        `seconds` is how long it may take, for what may take long.
+        """
         async with self._connection() as connection:
-            tag = await connection.execute(sql, *args)
+            tag = await connection.execute(sql, *args, timeout=seconds)
         count = tag.rpartition(" ")[2]
         return int(count) if count.isdigit() else 0
 
@@ -122,10 +132,12 @@ class Database:
                 heard()
                 await lost.wait()
             finally:
-                if not connection.is_closed():
-                    connection.remove_termination_listener(terminated)
-                    await connection.remove_listener(channel, notified)
-                await self._connections.release(connection)
+                # One that the server has ended was given back by asyncpg itself, and raises.
+                with suppress(asyncpg.InterfaceError):
+                    if not connection.is_closed():
+                        connection.remove_termination_listener(terminated)
+                        await connection.remove_listener(channel, notified)
+                    await self._connections.release(connection)
 
     async def close(self) -> None:
         """Close every connection, once those in use are given back."""
@@ -183,6 +195,7 @@ async def _open(dsn: str, max_connections: int) -> asyncpg.Pool[asyncpg.Record]:
             min_size=0,
             max_size=max_connections,
             timeout=_CONNECT_TIMEOUT_SECONDS,
+            command_timeout=_COMMAND_TIMEOUT_SECONDS,
             init=_prepare,
             # Nothing that we do outlives its transaction, so a connection needs no clean-up.
             reset=_keep,

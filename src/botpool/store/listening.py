@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from botpool.errors import BotpoolError
-
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
@@ -42,6 +40,6 @@ async def _listen(database: Database, channel: str, heard: Callable[[], None]) -
         try:
             await database.listen(channel, heard)
             _log.warning("listening again", channel=channel)
-        except BotpoolError as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, we listen again
             _log.warning("can't listen", channel=channel, error=str(error))
             await asyncio.sleep(_RETRY_SECONDS)

@@ -24,14 +24,19 @@ class WorkQueries(Queries):
     # Claims
 
     async def claim_slots(
-        self, replica: str, ttl_ms: int, most: int, hosts: Sequence[tuple[str, str]]
+        self,
+        replica: str,
+        ttl_ms: int,
+        most: int,
+        hosts: Sequence[tuple[str, str]],
+        deploy_timeout_ms: int,
     ) -> list[Slot]:
         """Take at most so many slots that are due, on no host yet or on one of these.
 
-        A host is an engine's name and its own.
+        A host is an engine's name and its own. Deployments that took too long are anybody's.
         """
         reachable = [f"{engine}/{host}" for engine, host in hosts]
-        return await self._slots("claim_slots", replica, ttl_ms, most, reachable)
+        return await self._slots("claim_slots", replica, ttl_ms, most, reachable, deploy_timeout_ms)
 
     async def claim_slot(self, slot_id: int, replica: str, ttl_ms: int) -> Slot | None:
         """Take this slot, unless somebody else has it."""
@@ -43,7 +48,7 @@ class WorkQueries(Queries):
         return {row["id"] for row in rows}
 
     async def return_slot(
-        self, taken: Slot, replica: str, due_in_ms: float | None, *, failed: bool
+        self, taken: Slot, replica: str, due_in_ms: float, *, failed: bool
     ) -> bool:
         """Let go of a slot, and return whether it is due at once."""
         row = await self._database.fetch_one(
@@ -51,6 +56,14 @@ class WorkQueries(Queries):
             *(taken.id, replica, taken.lease, taken.status, due_in_ms, failed, taken.wakes),
         )
         return row is not None and row["due_now"] is True
+
+    async def drop_claim(self, slot_id: int, replica: str) -> None:
+        """Let go of a slot, whenever it is due."""
+        await self._database.execute(QUERIES["drop_claim"], slot_id, replica)
+
+    async def rest_slot(self, slot_id: int, lease: int, replica: str) -> None:
+        """Let a busy slot that is ours not be due."""
+        await self._database.execute(QUERIES["rest_slot"], slot_id, lease, replica)
 
     # Deployments
 
@@ -73,6 +86,10 @@ class WorkQueries(Queries):
         """Let those whose deployment status is `waiting` be due, while there is room."""
         await self._database.execute(QUERIES["wake_deployments"], engine, host, most, waiting)
 
+    async def make_room(self, slot_id: int, most: int, waiting: str) -> None:
+        """Wake those who wait for room on a slot's host, unless somebody works on the slot."""
+        await self._database.execute(QUERIES["make_room"], slot_id, most, waiting)
+
     async def set_slot_token(self, slot_id: int, lease: int, replica: str, digest: bytes) -> bool:
         """Note what the token of the slot's next container hashes to, if the slot is ours."""
         return await self._found("set_slot_token", slot_id, lease, replica, digest)
@@ -90,9 +107,11 @@ class WorkQueries(Queries):
         row = await self._database.fetch_one(QUERIES["put_off_recovery"], slot_id, lease, message)
         return 0 if row is None else int(row["recovery_attempts"])
 
-    async def keep_container_logs(self, bot_id: int, lease: int, lines: Sequence[str]) -> None:
+    async def keep_container_logs(
+        self, bot_id: int, slot_id: int, lease: int, lines: Sequence[str]
+    ) -> None:
         """Keep what a container wrote. What is kept already stays."""
-        await self._database.execute(QUERIES["keep_container_logs"], bot_id, lease, lines)
+        await self._database.execute(QUERIES["keep_container_logs"], bot_id, slot_id, lease, lines)
 
     async def get_container_logs(self, bot_id: int) -> list[str]:
         """What the containers of a bot wrote."""
@@ -144,9 +163,9 @@ class WorkQueries(Queries):
         """Take on what is done every so often, if it is due."""
         return await self._found("take_duty", name, every_ms)
 
-    async def announce_work(self) -> None:
-        """Wake every reconciler."""
-        await self._database.execute(QUERIES["announce_work"])
+    async def announce(self, channels: Sequence[str]) -> None:
+        """Wake those who listen on these channels."""
+        await self._database.execute(QUERIES["announce"], channels)
 
     async def get_installation(self) -> str:
         """What this botpool calls itself on engines."""

@@ -4,7 +4,11 @@
 CREATE OR REPLACE FUNCTION schedule_slot() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     NEW.failed_steps := 0;
-    NEW.due_at := CASE WHEN slot_needs_work(NEW.status) THEN botpool_now() END;
+    IF slot_needs_work(NEW.status) THEN
+        NEW.due_at := botpool_now();
+    ELSIF TG_OP = 'INSERT' OR NEW.due_at IS NOT DISTINCT FROM OLD.due_at THEN
+        NEW.due_at := NULL;
+    END IF;
     IF TG_OP = 'UPDATE' THEN
         IF NEW.lease <> OLD.lease THEN NEW.deployment_started_at := NULL; END IF;
         IF NEW.assigned_bot_id IS NULL THEN

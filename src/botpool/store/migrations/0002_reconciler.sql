@@ -75,9 +75,10 @@ CREATE TABLE duties (
 
 -- What a container wrote while it served a bot, kept when its slot was released.
 CREATE TABLE container_logs (
-    bot_id bigint NOT NULL REFERENCES bots (id) ON DELETE CASCADE,
-    lease  bigint NOT NULL,
-    at     timestamptz NOT NULL,
-    lines  text[] NOT NULL,
-    PRIMARY KEY (bot_id, lease)
+    bot_id  bigint NOT NULL REFERENCES bots (id) ON DELETE CASCADE,
+    slot_id bigint NOT NULL,
+    lease   bigint NOT NULL,
+    at      timestamptz NOT NULL,
+    lines   text[] NOT NULL,
+    PRIMARY KEY (bot_id, slot_id, lease)
 );

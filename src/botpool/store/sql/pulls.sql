@@ -41,10 +41,16 @@ WHERE engine = $1 AND host = $2 AND image = $3 AND claimed_by = $4;
 -- name: wake_pull
 -- Let those who wait for an image be due in $5 ms. A statement of its own, after the end of the pull
 -- is committed: who recorded that it waits in the meantime is seen by it, or has seen the end.
-UPDATE bot_pool_slots
+WITH waiting AS MATERIALIZED (
+    SELECT id FROM bot_pool_slots
+    WHERE engine = $1 AND host = $2 AND image = $3
+        AND status = 'deploying' AND deployment_status = $4
+    ORDER BY id
+    FOR NO KEY UPDATE
+)
+UPDATE bot_pool_slots s
 SET wakes = wakes + 1, due_at = botpool_now() + $5::double precision * interval '1 millisecond'
-WHERE engine = $1 AND host = $2 AND image = $3
-    AND status = 'deploying' AND deployment_status = $4;
+FROM waiting WHERE s.id = waiting.id AND status = 'deploying';
 
 -- name: forget_pull
 -- The engine says that an image is not on the host, whatever was known.

@@ -1,10 +1,18 @@
 -- name: claim_slots
 -- Take at most $3 slots that are due, for $2 ms: nobody else works on them so long. Only those that
--- have no host yet, or one that we can reach ($4).
+-- have no host yet, or one that we can reach ($4); and deployments on any that took longer than $5 ms,
+-- for these have failed, whoever can reach them.
 WITH due AS MATERIALIZED (
     SELECT id FROM bot_pool_slots
     WHERE due_at IS NOT NULL AND greatest(due_at, claimed_until) <= (SELECT botpool_now())
-        AND (host IS NULL OR engine || '/' || host = ANY ($4::text[]))
+        AND (
+            host IS NULL
+            OR engine || '/' || host = ANY ($4::text[])
+            OR (
+                status = 'deploying'
+                AND last_assigned_at <= (SELECT botpool_now()) - $5 * interval '1 millisecond'
+            )
+        )
     ORDER BY greatest(due_at, claimed_until)
     LIMIT $3
     FOR NO KEY UPDATE SKIP LOCKED
@@ -23,9 +31,15 @@ RETURNING *, botpool_now() AS read_at;
 
 -- name: renew_claims
 -- Go on having these slots for $3 ms. Returns those that we still have.
-UPDATE bot_pool_slots SET claimed_until = botpool_now() + $3 * interval '1 millisecond'
-WHERE id = ANY ($2::bigint[]) AND claimed_by = $1
-RETURNING id;
+WITH ours AS MATERIALIZED (
+    SELECT id FROM bot_pool_slots
+    WHERE id = ANY ($2::bigint[]) AND claimed_by = $1
+    ORDER BY id
+    FOR NO KEY UPDATE
+)
+UPDATE bot_pool_slots s SET claimed_until = botpool_now() + $3 * interval '1 millisecond'
+FROM ours WHERE s.id = ours.id
+RETURNING s.id;
 
 -- name: return_slot
 -- Let go of a slot. It is due again in $5 ms, unless it is not as it was ($3, $4, $7) any more: then
@@ -43,6 +57,21 @@ SET claimed_by = NULL, claimed_until = NULL,
     END
 WHERE id = $1 AND claimed_by = $2
 RETURNING due_at <= botpool_now() AS due_now;
+
+-- name: drop_claim
+-- Let go of a slot, and leave open when it is due.
+UPDATE bot_pool_slots SET claimed_by = NULL, claimed_until = NULL WHERE id = $1 AND claimed_by = $2;
+
+-- name: rest_slot
+-- A busy slot that we have taken needs nothing more for now.
+UPDATE bot_pool_slots SET due_at = NULL
+WHERE id = $1 AND lease = $2 AND claimed_by = $3 AND status = 'busy';
+
+-- name: make_room
+-- A slot's deployment is over by its bot's own word, and nobody works on it: let those who wait for
+-- room on its host be due.
+SELECT wake_deployments(engine, host, $2, $3) FROM bot_pool_slots
+WHERE id = $1 AND claimed_by IS NULL AND host IS NOT NULL;
 
 -- name: place_slot
 -- Put a slot on the host that has the fewest.
@@ -79,8 +108,8 @@ RETURNING recovery_attempts;
 
 -- name: keep_container_logs
 -- Keep what a container wrote while it served a bot, once.
-INSERT INTO container_logs (bot_id, lease, at, lines)
-SELECT id, $2, botpool_now(), $3 FROM bots WHERE id = $1
+INSERT INTO container_logs (bot_id, slot_id, lease, at, lines)
+SELECT id, $2, $3, botpool_now(), $4 FROM bots WHERE id = $1
 ON CONFLICT DO NOTHING;
 
 -- name: get_container_logs
@@ -99,10 +128,13 @@ VALUES ($1, botpool_now() + $2 * interval '1 millisecond')
 ON CONFLICT (name) DO UPDATE SET due_at = excluded.due_at WHERE duties.due_at <= botpool_now()
 RETURNING name;
 
--- name: announce_work
--- Wake every reconciler.
-SELECT pg_notify('botpool_work', '');
-
 -- name: get_installation
 -- What this botpool calls itself on engines.
 SELECT id FROM installation;
+
+-- name: announce
+-- Wake those who listen on these channels; those who deliver webhooks, if there is one to deliver.
+SELECT pg_notify(channel, '') FROM unnest($1::text[]) channel
+WHERE channel <> 'botpool_webhooks' OR EXISTS (
+    SELECT FROM webhook_deliveries WHERE next_attempt_at <= (SELECT botpool_now())
+);

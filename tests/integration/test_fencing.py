@@ -1,0 +1,255 @@
+"""A replica that was paused, or lost its claim, does no harm to what others have gone on with."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from botpool.errors import ClaimLost, EngineRefused, StaleLease
+from botpool.reconciler.deploy import deploy
+from botpool.reconciler.release import release
+from botpool.reconciler.sync import SyncCounts
+from botpool.states import BotStatus, FailureCause, Platform, SlotStatus
+from tests.reconciling import container, working
+
+if TYPE_CHECKING:
+    from botpool.models import Slot
+    from botpool.reconciler import Reconciler
+    from botpool.store import Database
+
+
+async def taken_by(paused: Reconciler) -> Slot:
+    """The slot that a replica has taken, before it is paused for longer than its claim."""
+    (slot,) = await paused._claims.take_due(1)
+    return slot
+
+
+async def test_a_late_release_does_not_stop_the_next_bot(database: Database) -> None:
+    async with working(database, max_pool_size=1) as works:
+        first = await works.launched(Platform.ZOOM)
+        second = (await works.create(Platform.ZOOM)).bot
+        await works.end(await works.slot_of(first.id))
+        paused = await works.replica()
+        stale = await taken_by(paused)
+        await works.go(seconds=20)
+        assert (await works.pool.get_bot(second.id)).status is BotStatus.JOINING_CALL
+        with pytest.raises(ClaimLost):
+            await release(paused._context, stale)
+        assert len(works.engine.running()) == 1
+        # Even without a look at its claim: the next bot's container has another name.
+        await works.engine.stop(container(stale), 0)
+        assert len(works.engine.running()) == 1
+
+
+async def test_a_late_deployment_starts_nothing_and_fails_nobody(database: Database) -> None:
+    async with working(database) as works:
+        bot = (await works.create(Platform.ZOOM)).bot
+        paused = await works.replica()
+        stale = await taken_by(paused)
+        await works.go(seconds=20)
+        with pytest.raises(StaleLease):
+            await deploy(paused._context, paused._pulls, stale)
+        assert works.engine.counts["start"] == 1
+        assert (await works.pool.get_bot(bot.id)).status is BotStatus.JOINING_CALL
+
+
+async def test_a_refusal_that_comes_late_fails_nobody(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with working(database) as works:
+        bot = (await works.create(Platform.ZOOM)).bot
+        paused = await works.replica()
+        stale = await taken_by(paused)
+
+        async def refused(*_: object) -> str:
+            # While it waited for the answer, its claim expired, and somebody else went on.
+            with monkeypatch.context() as patch:
+                patch.setattr(works.engine, "create", created)
+                await works.go(seconds=20)
+            raise EngineRefused("it runs")
+
+        created = works.engine.create
+        monkeypatch.setattr(works.engine, "create", refused)
+        with pytest.raises(ClaimLost):
+            await deploy(paused._context, paused._pulls, stale)
+        assert (await works.pool.get_bot(bot.id)).status is BotStatus.JOINING_CALL
+
+
+async def test_a_container_that_runs_already_is_given_to_no_bot(database: Database) -> None:
+    async with working(database) as works:
+        slot = await works.warm(Platform.ZOOM)
+        await works.engine.start(container(slot), {})  # by somebody who was late
+        bot = await works.launched(Platform.ZOOM)
+        assert (bot.status, bot.launch_attempts) == (BotStatus.JOINING_CALL, 2)
+        assert works.engine.running() == [container(await works.slot_of(bot.id))]
+
+
+async def test_an_idle_slot_whose_container_was_started_gets_another(database: Database) -> None:
+    async with working(database) as works:
+        slot = await works.warm(Platform.ZOOM)
+        await works.engine.start(container(slot), {})
+        assert (await works.reconciler.sync_once()).created_again == 1
+        again = await works.pool.get_slot(slot.id)
+        assert works.engine.containers() == [container(again)]
+        assert works.engine.running() == []
+
+
+async def test_who_works_on_a_slot_does_not_take_it_twice(database: Database) -> None:
+    async with working(database) as works:
+        await works.create(Platform.ZOOM)
+        slot = await taken_by(works.reconciler)
+        claims = works.reconciler._claims
+        async with claims.working_on(slot):
+            await works.pass_time(seconds=20)
+            assert await claims.take_due(10) == []
+            async with claims.take(slot.id) as again:
+                assert again is None
+
+
+async def test_a_lost_claim_is_an_error_and_not_the_end_of_its_task(database: Database) -> None:
+    async with working(database) as works:
+        await works.create(Platform.ZOOM)
+        slot = await taken_by(works.reconciler)
+        claims = works.reconciler._claims
+
+        async def work() -> str:
+            try:
+                async with claims.working_on(slot):
+                    await asyncio.Event().wait()
+            except ClaimLost:
+                return "goes on"
+            return "never"
+
+        working_task = asyncio.create_task(work())
+        await asyncio.sleep(0)
+        await database.execute("UPDATE bot_pool_slots SET claimed_by = 'other'")
+        await claims.renew()
+        assert await working_task == "goes on"
+
+
+async def test_one_crash_that_cannot_be_told_keeps_no_other_from_being_seen(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with working(database) as works:
+        bots = [await works.launched(Platform.ZOOM) for _ in range(3)]
+        for bot in bots:
+            slot = await works.slot_of(bot.id)
+            await works.pool.advance(slot.id, slot.lease, BotStatus.IN_CALL, "admitted")
+            works.engine.say(container(slot), "bad \x00 byte")
+            works.engine.exit(container(slot), 1)
+        observe = works.engine.observe
+        broken = container(await works.slot_of(bots[0].id))
+
+        async def refuses(asked: object) -> object:
+            if asked == broken:
+                raise EngineRefused("not this one")
+            return await observe(asked)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(works.engine, "observe", refuses)
+        assert await works.reconciler.sync_once() == SyncCounts(crashed=2)
+        for bot in bots[1:]:
+            found = await works.pool.get_bot(bot.id)
+            assert found.failure_cause is FailureCause.CRASHED
+            assert "bad \N{REPLACEMENT CHARACTER} byte" in (found.failure_reason or "")
+
+
+async def test_a_container_that_broke_has_crashed(database: Database) -> None:
+    async with working(database, max_launch_attempts=1) as works:
+        bot = await works.launched(Platform.ZOOM)
+        works.engine.fail(container(await works.slot_of(bot.id)))
+        assert await works.reconciler.sync_once() == SyncCounts(crashed=1)
+        assert (await works.pool.get_bot(bot.id)).status is BotStatus.FATAL
+
+
+async def test_a_deployment_on_a_host_that_nobody_reaches_fails_in_time(
+    database: Database,
+) -> None:
+    async with working(database) as works:
+        bot = (await works.create(Platform.ZOOM)).bot
+        await database.execute("UPDATE bot_pool_slots SET host = 'gone'")
+        await works.go(minutes=24)
+        assert (await works.pool.get_bot(bot.id)).status is BotStatus.DEPLOYING
+        await works.go(minutes=2)
+        found = await works.pool.get_bot(bot.id)
+        assert (found.status, found.launch_attempts) == (BotStatus.JOINING_CALL, 2)
+
+
+async def test_the_output_of_every_launch_is_kept(database: Database) -> None:
+    async with working(database) as works:
+        said = iter(["first", "second"])
+        works.engine.started = lambda started, _: works.engine.say(started, next(said))
+        bot = await works.launched(Platform.ZOOM)
+        works.engine.exit(container(await works.slot_of(bot.id)), 1)
+        await works.reconciler.sync_once()
+        await works.reconciler.run_once()
+        await works.end(await works.slot_of(bot.id))
+        await works.reconciler.run_once()
+        assert await works.pool.container_logs(bot.id) == ["first", "second"]
+
+
+async def test_a_bot_that_claims_makes_room_for_the_next_deployment(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with working(database, max_concurrent_deployments=1) as works:
+        monkeypatch.setattr(type(works.engine), "lags", True)
+        works.engine.faults = type(works.engine.faults)(start=(60.0, 60.0))
+        first = await works.launched(Platform.ZOOM)
+        second = await works.launched(Platform.ZOOM)
+        await works.pool.claim(await works.slot_of(first.id))
+        await works.reconciler.run_once()
+        assert (await works.slot_of(second.id)).deployment_started_at is not None
+
+
+async def test_containers_that_vanish_again_and_again_are_not_made_in_a_hurry(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with working(database) as works:
+        create = works.engine.create
+
+        async def vanishes(spec: object) -> str:
+            ref = await create(spec)  # type: ignore[arg-type]
+            works.engine.lose(works.engine.containers()[-1])
+            return ref
+
+        monkeypatch.setattr(works.engine, "create", vanishes)
+        await works.launched(Platform.ZOOM)
+        assert works.engine.counts["create"] <= 2
+        for _ in range(10):
+            await works.go(seconds=6)
+        assert works.engine.counts["create"] < 30
+
+
+async def test_a_bot_that_does_not_leave_within_its_time_is_ended(database: Database) -> None:
+    async with working(database) as works:
+        bot = await works.launched(Platform.ZOOM)
+        slot = await works.slot_of(bot.id)
+        await works.pool.advance(slot.id, slot.lease, BotStatus.IN_CALL, "admitted")
+        await works.pool.stop_bot(bot.id)
+        await works.go(seconds=29)
+        assert (await works.pool.get_bot(bot.id)).status is BotStatus.LEAVING
+        await works.go(seconds=2)
+        assert (await works.pool.get_bot(bot.id)).status is BotStatus.DONE
+        assert works.engine.running() == []
+        assert (await works.pool.get_slot(slot.id)).status is SlotStatus.IDLE
+
+
+async def test_a_busy_slot_that_needs_nothing_is_looked_at_once(database: Database) -> None:
+    async with working(database) as works:
+        slot = await works.slot_of((await works.launched(Platform.ZOOM)).id)
+        await database.execute("UPDATE bot_pool_slots SET due_at = botpool_now()")
+        assert await works.reconciler.run_once() == 1
+        assert (await works.pool.get_slot(slot.id)).due_at is None
+
+
+async def test_a_drained_slot_is_deleted_when_its_bot_has_ended(database: Database) -> None:
+    async with working(database) as works:
+        bot = await works.launched(Platform.ZOOM)
+        slot = await works.slot_of(bot.id)
+        await works.pool.drain_slot(slot.id)
+        await works.end(slot)
+        await works.reconciler.run_once()
+        assert await works.store.get_slot(slot.id) is None
+        await works.reconciler.sync_once()
+        assert works.engine.containers() == []

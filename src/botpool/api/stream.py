@@ -1,0 +1,190 @@
+"""The record as server-sent events: what a browser's `EventSource` reads, and resumes by itself.
+
+Every event has an `id`, and a block of its own without data tells an id that no event has: so that
+a reader for whom nothing came can resume, too. A line of its own every few seconds keeps proxies
+from closing a quiet stream.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import aclosing
+from typing import Annotated
+
+import structlog
+from fastapi import APIRouter, Depends, Header, Query, Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from botpool.api.auth import TheCaller
+from botpool.api.dependencies import TheAccess
+from botpool.api.errors import documented
+from botpool.errors import (
+    BotpoolError,
+    InvalidPosition,
+    InvalidRequest,
+    PositionGone,
+    TooManyRequests,
+    Unauthorized,
+)
+from botpool.meetings import read_platform
+from botpool.record import Event, Filter, Position, Record, Subscription
+from botpool.states import Role
+
+_log: structlog.stdlib.BoundLogger = structlog.get_logger("botpool.api")
+
+REVOKED = "the key opens nothing any more"
+
+_KEEP_ALIVE_SECONDS = 15.0
+_SEND_SECONDS = 30.0
+_MOST_AT_A_TIME = 100
+
+_EXAMPLE = """id: 1042-317-1767225600000
+event: bot
+data: {"id":317,"at":"2026-01-01T00:00:00Z","machine":"bot","platform":"zoom",\
+"from":"JOINING_CALL","to":"IN_CALL","slotId":4,"slotName":"pool-zoom-004","containerRef":"c4","lease":2,"botId":99,\
+"correlationId":"c-99","reason":"admitted","details":{}}
+
+"""
+
+router = APIRouter(prefix="/api/v1", tags=["stream"])
+
+
+async def record_of(request: Request) -> Record:
+    """The record that the app was made with."""
+    record: Record = request.app.state.record
+    return record
+
+
+TheRecord = Annotated[Record, Depends(record_of)]
+
+
+class EventStream(Response):
+    """Events as they come, until the reader goes away, is too slow, or may see no more.
+
+    `still_open` is asked now and then whether the reader may go on.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self, subscription: Subscription, still_open: Callable[[], Awaitable[bool]]
+    ) -> None:
+        self.status_code = 200
+        self.background = None
+        self._subscription = subscription
+        self._still_open = still_open
+        # nginx keeps a whole answer back unless it is told not to.
+        self.init_headers({"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer the request."""
+        gone = asyncio.create_task(self._until_gone(receive))
+        try:
+            await send(
+                {
+                    "type": "http.response.start",
+                    "status": self.status_code,
+                    "headers": self.raw_headers,
+                }
+            )
+            await self._stream(send)
+        except TimeoutError:
+            # The server closes what is not finished.
+            _log.warning("a reader of the stream stands still")
+        finally:
+            self._subscription.close()
+            gone.cancel()
+            await asyncio.gather(gone, return_exceptions=True)
+
+    async def _until_gone(self, receive: Receive) -> None:
+        try:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+        finally:
+            self._subscription.close()
+
+    async def _stream(self, send: Send) -> None:
+        subscription = self._subscription
+        clock = asyncio.get_running_loop().time
+        checked_at = clock()
+        await _send(send, self._where())
+        async with aclosing(subscription.batches(_KEEP_ALIVE_SECONDS)) as batches:
+            async for batch in batches:
+                for text in _texts(batch):
+                    await _send(send, text)
+                if not batch:
+                    await _send(send, b": nothing new\n" + self._where())
+                if clock() - checked_at >= _KEEP_ALIVE_SECONDS:
+                    checked_at = clock()
+                    if not await self._still_open():
+                        subscription.close(REVOKED)
+        last = f": {subscription.ended}; resume after the last id\n\n"
+        await _send(send, last.encode(), more=False)
+
+    def _where(self) -> bytes:
+        return f"id: {self._subscription.position}\n\n".encode()
+
+
+async def _send(send: Send, body: bytes, *, more: bool = True) -> None:
+    async with asyncio.timeout(_SEND_SECONDS):
+        await send({"type": "http.response.body", "body": body, "more_body": more})
+
+
+def _texts(batch: Sequence[Event]) -> list[bytes]:
+    """The events in pieces that a connection can hold."""
+    return [
+        b"".join([event.text for event in batch[start : start + _MOST_AT_A_TIME]])
+        for start in range(0, len(batch), _MOST_AT_A_TIME)
+    ]
+
+
+@router.get(
+    "/stream",
+    status_code=200,
+    response_class=EventStream,
+    responses={
+        200: {
+            "description": "Events, as long as the connection lasts.",
+            "content": {"text/event-stream": {"schema": {"type": "string"}, "example": _EXAMPLE}},
+        },
+        **documented(Unauthorized, TooManyRequests, InvalidRequest, InvalidPosition, PositionGone),
+    },
+)
+async def stream(
+    caller: TheCaller,
+    access: TheAccess,
+    record: TheRecord,
+    platform: Annotated[str | None, Query(description="Of this platform alone.")] = None,
+    bot_id: Annotated[
+        int | None, Query(alias="botId", ge=0, le=2**63 - 1, description="Of this bot alone.")
+    ] = None,
+    last_event_id: Annotated[
+        str | None, Header(description="Go on after the event of this id. A browser sends it.")
+    ] = None,
+    last_event_id_asked: Annotated[
+        str | None,
+        Query(alias="lastEventId", description="The same, for those who can send no header."),
+    ] = None,
+) -> EventStream:
+    """Hear of every change as it happens: `bot` and `slot` events, in one order for everybody.
+
+    A client hears of its own bots, and of no slots. Each event comes once. Who reads too slowly is
+    cut off, and resumes after the last id that it has.
+    """
+    # A browser that reconnects sends the newest id in the header, and the query as it was.
+    after = last_event_id or last_event_id_asked
+    wanted = Filter(
+        platform=None if platform is None else read_platform(platform),
+        bot_id=bot_id,
+        key_id=None if caller.role is Role.ADMIN else caller.id,
+    )
+    subscription = await record.subscribe(Position.parse(after) if after else None, wanted)
+
+    async def still_open() -> bool:
+        try:
+            return await access.opens(caller.id)
+        except BotpoolError as error:
+            _log.warning("a key can't be looked at", error=str(error))
+            return True
+
+    return EventStream(subscription, still_open)

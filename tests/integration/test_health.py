@@ -1,0 +1,172 @@
+"""Whether it lives and whether it can work: told as it is, and again when that changes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+import httpx
+import pytest
+
+from botpool.access import Access
+from botpool.api import create_app, health
+from botpool.errors import DatabaseBusy, DatabaseUnreachable
+from botpool.pool import Pool
+from botpool.settings import Settings
+from botpool.store import Store, connect, migrate
+from botpool.store.embedded import embedded_postgres
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from botpool.store import Database
+
+
+def probing(pool: Pool) -> httpx.AsyncClient:
+    settings = Settings()
+    app = create_app(pool, settings, Access(pool._store, settings))
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://botpool")
+
+
+@pytest.fixture
+def pool(database: Database) -> Pool:
+    return Pool(Store(database), Settings())
+
+
+@pytest.fixture
+async def http(pool: Pool) -> AsyncIterator[httpx.AsyncClient]:
+    async with probing(pool) as client:
+        yield client
+
+
+async def ready(http: httpx.AsyncClient) -> Any:
+    """`ready`, or the code that says what is wrong."""
+    response = await http.get("/readyz")
+    body = response.json()
+    assert response.status_code == (200 if body["status"] == "ready" else 503)
+    if response.status_code == 503:
+        assert response.headers["content-type"] == "application/problem+json"
+        return body["code"]
+    assert response.headers["cache-control"] == "no-store"
+    return body["status"]
+
+
+async def test_all_is_well_without_a_key(http: httpx.AsyncClient) -> None:
+    response = await http.get("/healthz")
+    assert (response.status_code, response.json()) == (200, {"status": "ok"})
+    assert response.headers["cache-control"] == "no-store"
+    assert await ready(http) == "ready"
+
+
+async def test_a_database_that_is_gone_is_told_and_found_again(tmp_path: Path) -> None:
+    server = embedded_postgres(tmp_path)
+    dsn = await server.__aenter__()
+    async with connect(dsn) as database, probing(Pool(Store(database), Settings())) as http:
+        await migrate(database)
+        assert await ready(http) == "ready"
+        await server.__aexit__(None, None, None)
+        assert await ready(http) == "database_unreachable"
+        assert (await http.get("/healthz")).status_code == 200
+        async with embedded_postgres(tmp_path) as again:
+            assert again == dsn
+            assert await ready(http) == "ready"
+
+
+async def test_a_database_that_hangs_is_told_in_time_and_found_again(
+    http: httpx.AsyncClient, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = await asyncpg.connect(database_url)
+    transaction = other.transaction()
+    await transaction.start()
+    await other.execute("LOCK TABLE schema_migrations")
+    with monkeypatch.context() as patched:
+        patched.setattr(health, "_ANSWER_SECONDS", 0.05)
+        assert await ready(http) == "database_unreachable"
+        assert await ready(http) == "database_unreachable"
+    await transaction.rollback()
+    await other.close()
+    assert await ready(http) == "ready"
+
+
+async def test_a_database_that_has_no_time_is_not_ready(
+    http: httpx.AsyncClient, pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def check() -> None:
+        raise DatabaseBusy
+
+    monkeypatch.setattr(pool, "check_schema", check)
+    assert await ready(http) == "database_unreachable"
+
+
+async def test_a_database_that_nobody_migrated_is_told(empty_database_url: str) -> None:
+    async with (
+        connect(empty_database_url) as database,
+        probing(Pool(Store(database), Settings())) as http,
+    ):
+        assert await ready(http) == "schema_unfit"
+        await migrate(database)
+        assert await ready(http) == "ready"
+
+
+async def test_a_database_of_a_newer_botpool_is_told(
+    http: httpx.AsyncClient, database: Database
+) -> None:
+    await database.execute("INSERT INTO schema_migrations VALUES (9999, 'later', '')")
+    assert await ready(http) == "schema_unfit"
+
+
+async def test_those_who_ask_together_are_one_burden(
+    http: httpx.AsyncClient, pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check = pool.check_schema
+    asked = []
+
+    async def counted() -> None:
+        asked.append(1)
+        await check()
+
+    monkeypatch.setattr(pool, "check_schema", counted)
+    assert await asyncio.gather(*(ready(http) for _ in range(20))) == ["ready"] * 20
+    assert len(asked) == 1
+    assert await ready(http) == "ready"
+    assert len(asked) == 2, "an answer is not kept"
+
+
+async def test_who_goes_away_takes_the_answer_from_nobody(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on = asyncio.Event()
+
+    async def check() -> None:
+        await go_on.wait()
+
+    monkeypatch.setattr(pool, "check_schema", check)
+    readiness = health.Readiness(pool)
+    first, second = [asyncio.create_task(readiness.check()) for _ in range(2)]
+    await asyncio.sleep(0)
+    first.cancel()
+    go_on.set()
+    await second
+
+
+async def test_a_check_that_can_not_even_be_given_up_stands_in_nobodys_way(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_last = asyncio.Event()
+
+    async def hang() -> None:
+        try:
+            await at_last.wait()
+        finally:
+            await at_last.wait()
+
+    readiness = health.Readiness(pool)
+    with monkeypatch.context() as patched:
+        patched.setattr(pool, "check_schema", hang)
+        patched.setattr(health, "_ANSWER_SECONDS", 0.01)
+        with pytest.raises(DatabaseUnreachable):
+            await readiness.check()
+    await readiness.check()
+    at_last.set()

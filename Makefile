@@ -27,11 +27,10 @@ $(VENV)/dev.stamp: requirements/dev.txt $(VENV)/run.stamp
 	@touch $@
 
 run: $(VENV)/run.stamp ## run botpool on its embedded default
-	@$(BIN)/botpool migrate
-	@$(BIN)/botpool status
+	@$(BIN)/botpool serve
 
 test: $(VENV)/dev.stamp lint ## check and test everything
-	$(BIN)/pytest
+	$(BIN)/pytest -n 3 --dist loadfile
 
 lint: $(VENV)/dev.stamp ## format, style, types, import rules
 	$(BIN)/ruff format --check .

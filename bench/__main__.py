@@ -13,11 +13,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench import core, engines
+from bench import api, core, engines
 from bench.report import write_readme
 from botpool.logs import configure_logs
 
-PARTS = {"core": core.run, "engines": engines.run}
+PARTS = {"core": core.run, "engines": engines.run, "api": api.run}
 
 
 async def main() -> int:

@@ -14,6 +14,7 @@ import asyncpg
 import uvicorn
 
 from bench.report import Measure, Part
+from botpool.access import Access
 from botpool.api import create_app
 from botpool.engines.docker import DockerEngine
 from botpool.engines.simulated import SimulatedEngine
@@ -160,7 +161,8 @@ async def docker_site(database: Database, daemon: Daemon, image: str) -> AsyncIt
         network="host",
     )
     async with working(database, engine, settings) as pool:
-        arrivals = Arrivals(create_app(pool, settings))
+        access = Access(Store(database), settings)
+        arrivals = Arrivals(create_app(pool, settings, access))
         config = uvicorn.Config(arrivals, interface="asgi3", lifespan="off", log_config=None)
         server = uvicorn.Server(config)
         serving = asyncio.create_task(server.serve(sockets=[listening]))

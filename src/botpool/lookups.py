@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING
 from botpool.errors import BotNotFound, SlotNotFound
 
 if TYPE_CHECKING:
-    from botpool.models import Bot, PoolNumbers, QueueEntry, QueuePlace, Slot, Transition
+    from botpool.models import (
+        Bot,
+        BotEvent,
+        BotPage,
+        LogLine,
+        PoolNumbers,
+        QueueEntry,
+        QueuePlace,
+        Slot,
+        Transition,
+    )
     from botpool.states import Platform
     from botpool.store import Store
 
@@ -54,6 +64,18 @@ class Lookups:
         """What the containers of a bot wrote, as far as it was kept when they were released."""
         return await self._store.get_container_logs(bot_id)
 
+    async def bot_events(self, bot_id: int) -> list[BotEvent]:
+        """What a bot told of its call, in order."""
+        return await self._store.list_events(bot_id)
+
+    async def bot_logs(self, bot_id: int) -> list[LogLine]:
+        """What a bot has logged, in order."""
+        return await self._store.list_log_lines(bot_id)
+
+    async def list_bots(self, page: BotPage) -> list[Bot]:
+        """One page of bots, newest first."""
+        return await self._store.list_bots(page)
+
     async def queue_place(self, bot_id: int) -> QueuePlace | None:
         """Where a waiting bot stands in the queue of its platform."""
         return await self._store.get_queue_place(bot_id)
@@ -65,6 +87,10 @@ class Lookups:
     async def slots(self) -> list[Slot]:
         """Every slot, by name."""
         return await self._store.list_slots()
+
+    async def check_schema(self) -> None:
+        """Raise a `SetupError` unless the database answers and has the schema of this code."""
+        await self._store.check_schema()
 
     async def numbers(self) -> list[PoolNumbers]:
         """How each platform's pool stands."""

@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
-from botpool.states import BotStatus, FailureCause, Platform, SlotStatus
+from botpool.states import BotStatus, FailureCause, Platform, Role, SlotStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
     from datetime import datetime
 
 Json = dict[str, Any]
+
+WAITS_FOR_ROOM = "waits for room on the host"
+"""The deployment status of a slot on whose host too many start at a time."""
 
 DEFAULT_PRIORITY = 100
 """A lower number is served first."""
@@ -19,7 +22,11 @@ DEFAULT_PRIORITY = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewBot:
-    """A request to be in one meeting."""
+    """A request to be in one meeting.
+
+    Of one caller (`key_id`), an `idempotency_key` makes one bot, and a `deduplication_key` one that
+    lives.
+    """
 
     platform: Platform
     meeting_url: str
@@ -29,6 +36,11 @@ class NewBot:
     correlation_id: str | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
+    key_id: int | None = None
+    callback_url: str | None = None
+    deduplication_key: str | None = None
+    idempotency_key: str | None = None
+    request_digest: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +70,10 @@ class Bot:
     last_heartbeat: datetime | None = None
     failure_reason: str | None = None
     failure_cause: FailureCause | None = None
+    key_id: int | None = None
+    callback_url: str | None = None
+    deduplication_key: str | None = None
+    request_digest: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,12 +103,48 @@ class CreatedBot:
             container_ref=birth.container_ref,
             lease=birth.lease,
             created_at=birth.at,
+            key_id=request.key_id,
+            callback_url=request.callback_url,
+            deduplication_key=request.deduplication_key,
+            request_digest=request.request_digest,
         )
         return cls(
             bot=bot,
             queue_position=birth.details.get("queuePosition"),
             estimated_wait_ms=birth.details.get("estimatedWaitMs"),
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BotEvent:
+    """Something that a bot told of its call."""
+
+    at: datetime
+    type: str
+    data: Json
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogLine:
+    """A line that a bot has sent."""
+
+    at: datetime
+    level: str
+    line: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BotPage:
+    """Which bots to list: those before an id, newest first, by whichever of these is given."""
+
+    before: int = 2**63 - 1
+    limit: int = 50
+    key_id: int | None = None
+    platform: Platform | None = None
+    statuses: Collection[BotStatus] | None = None
+    container_ref: str | None = None
+    correlation_id: str | None = None
+    deduplication_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +171,7 @@ class Slot:
     last_released_at: datetime | None
     recovery_attempts: int
     error_message: str | None
+    draining: bool
     deployment_ref: str | None
     deployment_status: str | None
     deployment_started_at: datetime | None
@@ -233,3 +286,67 @@ class PoolNumbers:
     releasing: int
     error: int
     queued: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiKey:
+    """A key as people know it. `prefix` is how it begins, if it was made by us."""
+
+    id: int
+    name: str
+    role: Role
+    prefix: str
+    created_at: datetime
+    last_used_at: datetime | None
+    revoked_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownKey:
+    """A key that opens something, what it hashes to, and the database's time when it was read."""
+
+    key: ApiKey
+    digest: bytes = field(repr=False)
+    read_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebhookDelivery:
+    """What a bot's callback address is, or was, to be told. Open until delivered or given up."""
+
+    id: int
+    bot_id: int
+    payload: Json
+    created_at: datetime
+    attempts: int
+    delivered_at: datetime | None
+    given_up_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DueWebhook:
+    """A delivery that was taken to be posted, and the database's time when it was.
+
+    `message_id` is the same with every attempt. The address may hold a secret of the receiver's.
+    """
+
+    id: int
+    bot_id: int
+    message_id: str
+    host: str
+    callback_url: str = field(repr=False)
+    payload: Json = field(repr=False)
+    attempts: int
+    read_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebhookAttempt:
+    """One attempt to deliver: the status that it was answered with, or why there was none."""
+
+    delivery_id: int
+    number: int
+    at: datetime
+    status: int | None
+    error: str | None
+    took_ms: int

@@ -12,19 +12,20 @@ from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
-from uuid import uuid4
 
-from botpool.announcer import Announcer
+from botpool.changes import WORK
 from botpool.combine import Combiner
-from botpool.errors import BotNotFound, InvalidRequest, StaleLease
-from botpool.logs import log_transitions
-from botpool.lookups import Lookups
-from botpool.models import CreatedBot, Ending
+from botpool.creation import Creation
+from botpool.errors import (
+    BotNotFound,
+    InvalidRequest,
+    StaleLease,
+)
+from botpool.models import WAITS_FOR_ROOM, Ending
 from botpool.states import (
     BOT_ENDED,
     BOT_MAY_SAY,
     BOT_RELAUNCHABLE,
-    SLOT_NEEDS_WORK,
     BotStatus,
     FailureCause,
     Platform,
@@ -33,9 +34,9 @@ from botpool.states import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Callable, Sequence
 
-    from botpool.models import Bot, Heartbeat, Json, NewBot, Slot, Transition
+    from botpool.models import Bot, Heartbeat, Json, Slot, Transition
     from botpool.settings import Settings
     from botpool.store import Store
 
@@ -45,22 +46,18 @@ Lease = tuple[int, int]
 Key = TypeVar("Key")
 
 _BATCH = 1000
+_MOST_EVENTS = 5000
+_MOST_LOG_LINES = 5000
 
 
-class Pool(Lookups):
+class Pool(Creation):
     """Assigns bots to slots. Safe to share between tasks; any number may work on one database.
 
     Creations, releases and heartbeats that arrive together are written together.
     """
 
     def __init__(self, store: Store, settings: Settings) -> None:
-        super().__init__(store)
-        self._settings = settings
-        self._announcer = Announcer(store.announce_work)
-        self._create_on_idle = {
-            platform: Combiner(self._create_bots_on_idle_slots) for platform in Platform
-        }
-        self._create = {platform: Combiner(self._create_bots) for platform in Platform}
+        super().__init__(store, settings)
         self._end = Combiner(self._end_assignments)
         self._free = {
             source: Combiner(partial(self._free_slots, source))
@@ -82,32 +79,13 @@ class Pool(Lookups):
 
     # Bots
 
-    async def create_bot(self, bot: NewBot) -> CreatedBot:
-        """Create a bot on the idle slot least recently used, on a new slot, or in the queue.
-
-        A newcomer never overtakes those who wait. Raises `InvalidRequest` for a queue timeout out
-        of bounds or a value that the database can't hold; then nothing is written.
-        """
-        longest = self._settings.max_queue_timeout_ms
-        if not 0 <= bot.queue_timeout_ms <= longest:
-            raise InvalidRequest(f"The queue timeout must be between 0 and {longest} ms.")
-        created = await self._create_on_idle[bot.platform](bot)
-        return created or await self._create[bot.platform](bot)
-
-    async def _create_bots_on_idle_slots(self, bots: Sequence[NewBot]) -> list[CreatedBot | None]:
-        correlation_ids = [bot.correlation_id or str(uuid4()) for bot in bots]
-        written = await self._logged(self._store.create_bots_on_idle_slots(bots, correlation_ids))
-        created = _created(bots, written)
-        return [*created, *(None for _ in bots[len(created) :])]
-
-    async def _create_bots(self, bots: Sequence[NewBot]) -> list[CreatedBot]:
-        correlation_ids = [bot.correlation_id or str(uuid4()) for bot in bots]
-        written = await self._logged(self._store.create_bots(bots, correlation_ids))
-        return _created(bots, written)
-
     async def stop_bot(self, bot_id: int, reason: str = "stop requested") -> list[Transition]:
-        """Cancel a bot that waits or deploys, tell one that runs to leave, leave others alone."""
-        written = await self._logged(self._store.stop_bot(bot_id, reason))
+        """Cancel a bot that waits or deploys, tell one that runs to leave, leave others alone.
+
+        One that does not leave within the grace is ended.
+        """
+        grace_ms = self._settings.leave_grace_ms
+        written = await self._logged(self._store.stop_bot(bot_id, reason, grace_ms))
         if not written and await self._store.get_bot(bot_id) is None:
             raise BotNotFound(f"There is no bot {bot_id}.")
         return written
@@ -163,11 +141,16 @@ class Pool(Lookups):
             )
         written = await self._logged(
             self._store.advance_bot(
-                slot_id, lease, status, bot_sources(status), reason, details or {}
+                *(slot_id, lease, status, bot_sources(status), reason, details or {}),
+                self._settings.leave_grace_ms,
             )
         )
         if not written:
             await self._check_lease(slot_id, lease, assigned=True)
+        elif written[0].from_status == SlotStatus.DEPLOYING:
+            await self._store.make_room(
+                slot_id, self._settings.max_concurrent_deployments, WAITS_FOR_ROOM
+            )
         return written
 
     async def heartbeat(self, slot_id: int, lease: int) -> Heartbeat:
@@ -181,6 +164,22 @@ class Pool(Lookups):
             await self.advance(slot_id, lease, status, "first heartbeat")
             return replace(found, slot_status=SlotStatus.BUSY, bot_status=status)
         return found
+
+    async def add_events(
+        self, slot_id: int, lease: int, events: Sequence[tuple[str, Json]]
+    ) -> None:
+        """Keep what a bot tells of its call, by type and data; the newest of it."""
+        if not await self._store.add_events(slot_id, lease, events, _MOST_EVENTS):
+            await self._check_lease(slot_id, lease, assigned=True)
+            raise StaleLease
+
+    async def add_log_lines(
+        self, slot_id: int, lease: int, lines: Sequence[tuple[str, str]]
+    ) -> None:
+        """Keep what a bot logs, by level and line; the newest of it."""
+        if not await self._store.add_log_lines(slot_id, lease, lines, _MOST_LOG_LINES):
+            await self._check_lease(slot_id, lease, assigned=True)
+            raise StaleLease
 
     async def release(self, ending: Ending) -> list[Transition]:
         """End an assignment: the bot takes its last status, the slot is `releasing` or `error`.
@@ -271,11 +270,22 @@ class Pool(Lookups):
         return await self._freed(SlotStatus.ERROR, slot_id, lease)
 
     async def delete_slot(self, slot_id: int, lease: int, reason: str) -> list[Transition]:
-        """Delete a slot that is in `error`. Its name, and room for another, are free at once."""
+        """Delete a slot that is in `error`, or drained. Its name and its room are free at once."""
         written = await self._logged(self._store.delete_slot(slot_id, lease, reason))
         if not written:
             await self._check_lease(slot_id, lease)
         return written
+
+    async def drain_slot(self, slot_id: int, reason: str = "drained") -> list[Transition]:
+        """Let a slot get no further bot, and delete it when it has none."""
+        await self.get_slot(slot_id)
+        return await self._logged(self._store.drain_slot(slot_id, reason))
+
+    async def retry_slot(self, slot_id: int) -> None:
+        """Let a slot that is in `error` be made well at once. Others are left as they are."""
+        await self.get_slot(slot_id)
+        if await self._store.retry_slot(slot_id):
+            self._announce({WORK})
 
     async def prune(self) -> int:
         """Forget what is older than the retention, and return how many rows that were."""
@@ -286,14 +296,6 @@ class Pool(Lookups):
         return pruned
 
     # Inside
-
-    async def _logged(self, change: Awaitable[list[Transition]]) -> list[Transition]:
-        """Log what a change wrote, and wake the reconcilers if it left them something to do."""
-        written = await change
-        log_transitions(written)
-        if any(t.machine == "slot" and t.to_status in SLOT_NEEDS_WORK for t in written):
-            self._announcer.announce()
-        return written
 
     async def _check_lease(self, slot_id: int, lease: int, *, assigned: bool = False) -> None:
         """Raise unless the lease is the current one and, if asked, its assignment not over."""
@@ -344,9 +346,3 @@ def _by(
     for transition in written:
         grouped.setdefault(key(transition), []).append(transition)
     return grouped
-
-
-def _created(bots: Sequence[NewBot], written: Sequence[Transition]) -> list[CreatedBot]:
-    """The first of `bots`, as the transitions say that they were created, in order."""
-    births = [t for t in written if t.machine == "bot" and t.from_status is None]
-    return [CreatedBot.born(bot, birth) for bot, birth in zip(bots, births, strict=False)]

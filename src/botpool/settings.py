@@ -2,17 +2,39 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from platformdirs import user_data_path
-from pydantic import ByteSize, Field, SecretStr, ValidationError, model_validator
+from pydantic import (
+    ByteSize,
+    Field,
+    SecretStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from botpool.errors import SettingsInvalid
 from botpool.states import Platform
 
 Milliseconds = Annotated[int, Field(gt=0, le=2**31 - 1)]
+
+KEY_FORM = "16 to 500 printable ASCII characters, without a space"
+"""What a key that was not made by us must look like."""
+
+
+def is_key(text: str) -> bool:
+    """Whether this can be a key: hard to guess, and fit for a header."""
+    return re.fullmatch(r"[!-~]{16,500}", text) is not None
+
+
+def is_webhook_secret(text: str) -> bool:
+    """Whether this is a secret as Standard Webhooks has it."""
+    found = re.fullmatch(r"whsec_([A-Za-z0-9+/]{32,86})={0,2}", text)
+    return found is not None and len(found[1]) % 4 != 1
 
 
 class Settings(BaseSettings):
@@ -66,6 +88,9 @@ class Settings(BaseSettings):
     stop_grace_ms: Milliseconds = Field(
         default=10_000, description="How long a container has to end before it is forced to."
     )
+    leave_grace_ms: Milliseconds = Field(
+        default=30_000, description="How long a bot has to leave its call once it is told to."
+    )
     sync_interval_ms: Milliseconds = Field(
         default=5_000, description="How often the engine's containers are compared with the slots."
     )
@@ -81,6 +106,22 @@ class Settings(BaseSettings):
     )
     host: str = Field(default="127.0.0.1", description="The address to listen on.")
     port: int = Field(default=8000, ge=0, le=65535, description="The port to listen on.")
+    admin_key: SecretStr | None = Field(
+        default=None,
+        description=(
+            "The admin's key. By default one that is made at the first start and kept in"
+            " `admin.key` in the data folder. One that was set before opens until it is revoked."
+        ),
+    )
+    rate_limit_per_second: int = Field(
+        default=50,
+        ge=1,
+        le=1_000_000,
+        description=(
+            "How many requests a second a client's key may make, and twice as many at once."
+            " An admin's may make ten times as many."
+        ),
+    )
     public_url: str | None = Field(
         default=None,
         description="What containers call botpool by. By default the address that it listens on.",
@@ -106,6 +147,16 @@ class Settings(BaseSettings):
     docker_shm_size: ByteSize | None = Field(
         default=None, description="Size of `/dev/shm`, which browsers need, such as `1GiB`."
     )
+    webhook_secret: SecretStr | None = Field(
+        default=None,
+        description=(
+            "What webhooks are signed with: 24 to 64 random bytes as base64, after `whsec_`."
+            " By default one that botpool made for itself."
+        ),
+    )
+    allow_private_callbacks: bool = Field(
+        default=False, description="Whether callback URLs may lead to private addresses."
+    )
     retention_days: int = Field(
         default=30, ge=1, description="How long ended bots and transitions are kept."
     )
@@ -115,6 +166,20 @@ class Settings(BaseSettings):
     log_format: Literal["auto", "json", "console"] = Field(
         default="auto", description="`auto` is `console` on a terminal and `json` elsewhere."
     )
+
+    @field_validator("admin_key")
+    @classmethod
+    def _check_admin_key(cls, key: SecretStr | None) -> SecretStr | None:
+        if key is not None and not is_key(key.get_secret_value()):
+            raise ValueError(f"must be {KEY_FORM}")
+        return key
+
+    @field_validator("webhook_secret")
+    @classmethod
+    def _check_webhook_secret(cls, secret: SecretStr | None) -> SecretStr | None:
+        if secret is not None and not is_webhook_secret(secret.get_secret_value()):
+            raise ValueError("must be `whsec_` and 24 to 64 bytes as base64")
+        return secret
 
     @model_validator(mode="after")
     def _check_timeouts(self) -> Self:

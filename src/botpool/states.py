@@ -60,6 +60,13 @@ class FailureCause(StrEnum):
     BOT_FAILED = "bot_failed"
 
 
+class Role(StrEnum):
+    """What a key opens: everything, or the bots that it asked for."""
+
+    ADMIN = "admin"
+    CLIENT = "client"
+
+
 SLOT_HOLDS_BOT = frozenset({SlotStatus.DEPLOYING, SlotStatus.BUSY})
 """A slot has a bot in these, and in no other."""
 
@@ -90,10 +97,10 @@ BOT_MAY_SAY = (BOT_HOLDS_SLOT - {BotStatus.DEPLOYING}) | {BotStatus.DONE, BotSta
 
 SLOT_STEPS: Mapping[SlotStatus | None, frozenset[SlotStatus | None]] = {
     None: frozenset({SlotStatus.DEPLOYING}),
-    SlotStatus.IDLE: frozenset({SlotStatus.DEPLOYING}),
+    SlotStatus.IDLE: frozenset({SlotStatus.DEPLOYING, None}),
     SlotStatus.DEPLOYING: frozenset({SlotStatus.BUSY, SlotStatus.RELEASING, SlotStatus.ERROR}),
     SlotStatus.BUSY: frozenset({SlotStatus.RELEASING, SlotStatus.ERROR}),
-    SlotStatus.RELEASING: frozenset({SlotStatus.IDLE, SlotStatus.ERROR}),
+    SlotStatus.RELEASING: frozenset({SlotStatus.IDLE, SlotStatus.ERROR, None}),
     SlotStatus.ERROR: frozenset({SlotStatus.IDLE, None}),
 }
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
+from botpool.access import Access
 from botpool.api import create_app
 from botpool.engines import make_engines
 from botpool.pool import Pool
@@ -22,6 +23,8 @@ from tests.scene import Scene
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
+
+    from fastapi import FastAPI
 
     from botpool.engines.base import Engine
     from botpool.reconciler import Point
@@ -87,7 +90,8 @@ async def opened(url: str, *, serve: bool = False, **settings: Any) -> AsyncIter
             engines = make_engines(chosen, await store.get_installation())
             site = Site(database, store, pool, chosen, engines, _environment(chosen, url))
             try:
-                async with _serving(pool, chosen, listening if serve else None):
+                app = create_app(pool, chosen, Access(store, chosen))
+                async with _serving(app, listening if serve else None):
                     yield site
                 assert await store.broken_invariants() == []
             finally:
@@ -105,13 +109,11 @@ def _environment(settings: Settings, url: str) -> dict[str, str]:
 
 
 @asynccontextmanager
-async def _serving(
-    pool: Pool, settings: Settings, listening: socket.socket | None
-) -> AsyncIterator[None]:
+async def _serving(app: FastAPI, listening: socket.socket | None) -> AsyncIterator[None]:
     if listening is None:
         yield
         return
-    config = uvicorn.Config(create_app(pool, settings), lifespan="off", log_config=None)
+    config = uvicorn.Config(app, lifespan="off", log_config=None)
     server = uvicorn.Server(config)
     task = asyncio.create_task(server.serve(sockets=[listening]))
     try:

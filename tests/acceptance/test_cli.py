@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import re
 import sys
 from pathlib import Path
 
@@ -94,19 +93,11 @@ async def test_it_runs_on_a_database_of_its_own(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("postmaster.pid"))
 
 
-async def test_the_example_in_the_readme_runs(database_url: str) -> None:
-    readme = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
-    (example,) = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
-    code, output, _ = await run(sys.executable, "-c", example, BOTPOOL_DATABASE_URL=database_url)
-    assert code == 0
-    assert "slot busy → releasing the call is over" in output
-
-
 async def test_the_version_and_help_are_there() -> None:
     assert await botpool("--version") == (0, f"{__version__}\n", "")
     code, output, _ = await botpool("--help")
     assert code == 0
-    assert "migrate" in output
+    assert all(name in output for name in ("serve", "keys", "migrate", "status"))
 
 
 @pytest.mark.parametrize(

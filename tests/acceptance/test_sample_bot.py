@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import uvicorn
 
+from botpool.access import Access
 from botpool.api import create_app
 from botpool.lookups import token_digest
 from botpool.settings import Settings
@@ -44,7 +45,8 @@ class Office:
     def __init__(self, scene: Scene) -> None:
         self.scene = scene
         self.heartbeats: Counter[str] = Counter()
-        self._app = create_app(scene.pool, Settings(heartbeat_interval_ms=10))
+        settings = Settings(heartbeat_interval_ms=10)
+        self._app = create_app(scene.pool, settings, Access(scene.store, settings))
         self._news = asyncio.Condition()
         # Bound and not listening: it refuses connections, and nobody else gets the port.
         self._socket = bound_to(0)

@@ -125,7 +125,7 @@ async def test_a_release_that_waits_for_a_step_of_its_bot_tells_that_step(scene:
     async with scene.database.transaction() as connection:
         await connection.fetch(
             QUERIES["advance_bot"],
-            *(slot.id, slot.lease, BotStatus.IN_CALL, [BotStatus.DEPLOYING], "admitted", {}),
+            *(slot.id, slot.lease, BotStatus.IN_CALL, [BotStatus.DEPLOYING], "admitted", {}, 0),
         )
         release = asyncio.create_task(scene.end(slot))
         await scene.until_blocked(release)
@@ -472,12 +472,12 @@ async def test_a_transition_is_one_row_and_one_log_line_that_say_the_same(scene:
 
 
 async def test_a_change_that_is_rolled_back_leaves_no_transition(scene: Scene) -> None:
+    slot = await scene.slot_of((await scene.create()).bot.id)
     before = await everything(scene)
-    statement = "SELECT * FROM create_bots('zoom', '{u}', '{n}', '{1}', '{1}', '{c}', $1, $1)"
 
     async def interrupted() -> None:
         async with scene.database.transaction() as connection:
-            await connection.fetch(statement, [{}])
+            assert await connection.fetch(QUERIES["stop_bot"], slot.assigned_bot_id, "stop", 0)
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

@@ -40,6 +40,8 @@ INSERT INTO bot_pool_slots (platform, number, slot_name, engine, container_ref, 
 SELECT '{ZOOM}', row_number() OVER (), slot_name('{ZOOM}', row_number() OVER ()::integer),
     'process', 'zoom-' || id, 'deploying', id, 1, now(), now(), now()
 FROM bots WHERE status = 'DEPLOYING' ORDER BY id;
+UPDATE bots b SET slot_name = s.slot_name, lease = s.lease
+FROM bot_pool_slots s WHERE s.assigned_bot_id = b.id;
 INSERT INTO bot_pool_queue (bot_id, platform, priority, queued_at, timeout_at)
 SELECT id, platform, priority, created_at, created_at + interval '1 hour'
 FROM bots WHERE status = 'QUEUED';
@@ -54,7 +56,10 @@ async def crowded(server: str) -> AsyncIterator[Database]:
         yield database
 
 
-NEW: tuple[Any, ...] = (["u"], ["n"], [100], [1000], ["c"], [{}], [{}])
+NEW: tuple[Any, ...] = (
+    *(["u"], ["n"], [100], [1000], ["c"], [{}], [{}]),
+    *([None], [None], [None], [None], [None]),
+)
 RELEASED = """
 UPDATE bots SET status = 'DONE', ended_at = now() WHERE id = {bot};
 UPDATE bot_pool_slots SET status = 'releasing', assigned_bot_id = NULL WHERE id = {slot};
@@ -65,8 +70,9 @@ SET CONSTRAINTS ALL DEFERRED;
 HOT: dict[str, tuple[Any, ...]] = {
     "create_bots_on_idle_slots": (MEET, *NEW),
     "create_bots": (ZOOM, *NEW),
-    "stop_bot": ("bot", "stop"),
-    "advance_bot": ("slot", 1, "IN_CALL", ["DEPLOYING"], "admitted", {}),
+    "stop_bot": ("bot", "stop", 30_000),
+    "advance_bot": ("slot", 1, "IN_CALL", ["DEPLOYING"], "admitted", {}, 30_000),
+    "list_bots": (2**62, 50, None, None, None, None, "7", None),
     "record_heartbeats": (["slot"], [1]),
     "end_assignments": (["slot"], [1], ["releasing"], ["DONE"], ["done"], [None], [None], [{}]),
     "free_slots": (["slot"], [1], "releasing", "container stopped"),
@@ -82,7 +88,7 @@ HOT: dict[str, tuple[Any, ...]] = {
     "get_slot_of_bot": ("bot",),
     "get_queue_place": ("bot",),
     "timeline": ("bot",),
-    "claim_slots": ("me", 15_000, 10, ["process/a"]),
+    "claim_slots": ("me", 15_000, 10, ["process/a"], 1_500_000),
     "claim_slot": ("slot", "me", 15_000),
     "renew_claims": ("me", ["slot"], 15_000),
     "return_slot": ("slot", "me", 1, "deploying", 1000, False, 0),
@@ -93,6 +99,8 @@ HOT: dict[str, tuple[Any, ...]] = {
     "set_slot_token": ("slot", 1, "me", b"digest"),
     "get_slot_of_token": (b"digest",),
     "list_slots_of_host": ("process", "a"),
+    "read_record": (0, 0, 500),
+    "get_record_bounds": (),
 }
 # Those that find nothing here, or return none of what they change.
 QUIET = {
@@ -150,6 +158,7 @@ async def read_whole(connection: Any) -> dict[str, int]:
         ("wake_pull", "bot_pool_slots_deploying"),
         ("get_slot_of_token", "bot_pool_slots_token_hash_key"),
         ("list_slots_of_host", "bot_pool_slots_host"),
+        ("get_record_bounds", "transitions_xid"),
     ],
 )
 async def test_a_hot_query_uses_the_index_made_for_it(
@@ -163,3 +172,16 @@ async def test_a_hot_query_uses_the_index_made_for_it(
     )
     plan = "\n".join(row[0] for row in rows)
     assert f"using {index} on" in plan
+
+
+async def test_a_page_of_the_record_reads_no_more_than_a_page(crowded: Database) -> None:
+    fetched = (
+        "SELECT sum(idx_tup_fetch)::integer FROM pg_stat_xact_user_tables"
+        " WHERE relname IN ('bots', 'transitions')"
+    )
+    async with crowded.transaction() as connection:
+        before = await connection.fetchval(fetched)
+        rows = await connection.fetch(QUERIES["read_record"], 0, 0, 500)
+        after = await connection.fetchval(fetched)
+    assert len(rows) == 500
+    assert after - before <= 2 * 500

@@ -9,6 +9,7 @@ import pytest
 from pydantic import ValidationError
 from structlog.testing import capture_logs
 
+from botpool.access import Access
 from botpool.api import create_app
 from botpool.api.wire import Wire
 from botpool.errors import DatabaseBusy, DatabaseUnreachable
@@ -35,7 +36,8 @@ VERBS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture
 def app(scene: Scene) -> FastAPI:
-    return create_app(scene.pool, Settings(heartbeat_interval_ms=1234, log_level="WARNING"))
+    settings = Settings(heartbeat_interval_ms=1234, log_level="WARNING")
+    return create_app(scene.pool, settings, Access(scene.store, settings))
 
 
 @pytest.fixture
@@ -368,7 +370,7 @@ async def test_the_openapi_document_tells_of_every_answer(app: FastAPI) -> None:
     document = app.openapi()
     for verb in VERBS:
         call = document["paths"][f"/api/v1/runtime/{verb}"]["post"]
-        assert set(call["responses"]) - {"200", "204"} == {"401", "410", "422"}
+        assert set(call["responses"]) - {"200", "204"} == {"400", "401", "410", "413", "422", "503"}
         for status in ("401", "410", "422"):
             assert list(call["responses"][status]["content"]) == ["application/problem+json"]
         assert call["security"] == [{"slotToken": []}]

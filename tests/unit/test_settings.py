@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
+
 import pytest
 
 from botpool.errors import SettingsInvalid
@@ -39,5 +41,17 @@ def test_a_wrong_value_is_named_without_being_shown(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_password_of_the_database_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BOTPOOL_DATABASE_URL", "postgresql://me:secret@host/pool")
-    assert "secret" not in repr(load_settings())
+    monkeypatch.setenv("BOTPOOL_DATABASE_URL", "postgresql://me:hidden@host/pool")
+    assert "hidden" not in repr(load_settings())
+
+
+def test_a_webhook_secret_is_24_to_64_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    for size in (24, 25, 64):
+        secret = f"whsec_{b64encode(bytes(size)).decode()}"
+        monkeypatch.setenv("BOTPOOL_WEBHOOK_SECRET", secret)
+        assert secret not in repr(load_settings())
+    for wrong in ("whsec_" + "A" * 31, "whsec_" + "A" * 33, "A" * 32, "whsec_" + "hidden?" * 5):
+        monkeypatch.setenv("BOTPOOL_WEBHOOK_SECRET", wrong)
+        with pytest.raises(SettingsInvalid, match="BOTPOOL_WEBHOOK_SECRET") as raised:
+            load_settings()
+        assert wrong not in str(raised.value)

@@ -6,21 +6,29 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
+from botpool.access import Access
 from botpool.pool import Pool
 from botpool.settings import Settings
 
 
-def pool_of(request: Request) -> Pool:
+async def pool_of(request: Request) -> Pool:
     """The pool that the app was made with."""
     pool: Pool = request.app.state.pool
     return pool
 
 
-def settings_of(request: Request) -> Settings:
+async def settings_of(request: Request) -> Settings:
     """The settings that the app was made with."""
     settings: Settings = request.app.state.settings
     return settings
 
 
+async def access_of(request: Request) -> Access:
+    """The keys that the app was made with."""
+    access: Access = request.app.state.access
+    return access
+
+
 ThePool = Annotated[Pool, Depends(pool_of)]
 TheSettings = Annotated[Settings, Depends(settings_of)]
+TheAccess = Annotated[Access, Depends(access_of)]

@@ -12,15 +12,27 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import structlog
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
 from botpool.api.wire import Problem
 from botpool.errors import (
+    BotNotFound,
     BotpoolError,
     DatabaseBusy,
     DatabaseUnreachable,
+    DuplicateBot,
+    Forbidden,
+    IdempotencyMismatch,
+    InvalidPosition,
     InvalidRequest,
+    PositionGone,
+    SchemaUnfit,
+    SlotNotFound,
     StaleLease,
+    TooManyRequests,
+    Unauthorized,
 )
 
 if TYPE_CHECKING:
@@ -33,14 +45,10 @@ _log: structlog.stdlib.BoundLogger = structlog.get_logger("botpool.api")
 _MEDIA_TYPE = "application/problem+json"
 
 
-class Unauthorized(BotpoolError):
-    """The request has no key or token that opens this."""
-
-
 class _Kind(NamedTuple):
     status: HTTPStatus
     code: str
-    members: Mapping[str, str] = {}
+    members: Mapping[str, str | int] = {}
     headers: Mapping[str, str] = {}
 
 
@@ -48,8 +56,17 @@ _KINDS: Mapping[type[BotpoolError], _Kind] = {
     Unauthorized: _Kind(
         HTTPStatus.UNAUTHORIZED, "unauthorized", headers={"WWW-Authenticate": "Bearer"}
     ),
+    Forbidden: _Kind(HTTPStatus.FORBIDDEN, "forbidden"),
+    TooManyRequests: _Kind(HTTPStatus.TOO_MANY_REQUESTS, "too_many_requests"),
     StaleLease: _Kind(HTTPStatus.GONE, "assignment_ended", members={"action": "exit"}),
+    BotNotFound: _Kind(HTTPStatus.NOT_FOUND, "bot_not_found"),
+    SlotNotFound: _Kind(HTTPStatus.NOT_FOUND, "slot_not_found"),
+    DuplicateBot: _Kind(HTTPStatus.CONFLICT, "duplicate_bot"),
+    IdempotencyMismatch: _Kind(HTTPStatus.UNPROCESSABLE_ENTITY, "idempotency_mismatch"),
     InvalidRequest: _Kind(HTTPStatus.UNPROCESSABLE_ENTITY, "invalid_request"),
+    InvalidPosition: _Kind(HTTPStatus.BAD_REQUEST, "invalid_position"),
+    PositionGone: _Kind(HTTPStatus.GONE, "position_gone"),
+    SchemaUnfit: _Kind(HTTPStatus.SERVICE_UNAVAILABLE, "schema_unfit"),
     DatabaseBusy: _Kind(
         HTTPStatus.SERVICE_UNAVAILABLE, "database_busy", headers={"Retry-After": "1"}
     ),
@@ -80,11 +97,28 @@ def documented(*errors: type[BotpoolError]) -> dict[int | str, dict[str, Any]]:
     }
 
 
+def documented_everywhere() -> dict[int | str, dict[str, Any]]:
+    """What the OpenAPI document says of errors that any route may answer with."""
+    content = {_MEDIA_TYPE: {"schema": Problem.model_json_schema()}}
+    bodies = {
+        HTTPStatus.BAD_REQUEST.value: "`bad_request`: The body is not JSON.",
+        HTTPStatus.REQUEST_ENTITY_TOO_LARGE.value: "`request_too_large`: The body is too large.",
+    }
+    return {
+        **{status: {"description": text, "content": content} for status, text in bodies.items()},
+        **documented(InvalidRequest, DatabaseUnreachable),
+    }
+
+
 async def _answer_ours(request: Request, error: BotpoolError) -> JSONResponse:
     kind = next((_KINDS[each] for each in type(error).__mro__ if each in _KINDS), _UNEXPECTED)
     if kind.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         _log.error("request failed", path=request.url.path, code=kind.code, error=str(error))
         return _problem(kind, str(type(error)()))
+    if isinstance(error, DuplicateBot):
+        kind = kind._replace(members={"botId": error.bot_id})
+    if isinstance(error, TooManyRequests):
+        kind = kind._replace(headers={"Retry-After": str(error.retry_after_seconds)})
     return _problem(kind, str(error))
 
 
@@ -100,10 +134,23 @@ def _place(location: Sequence[str | int]) -> str:
     return ".".join(field) or part
 
 
-async def _answer_http(_: Request, error: HTTPException) -> JSONResponse:
+async def _answer_http(request: Request, error: HTTPException) -> JSONResponse:
     status = error.status_code
     code = _CODES.get(status, f"http_{status}")
-    return _problem(_Kind(HTTPStatus(status), code, headers=error.headers or {}), error.detail)
+    headers = dict(error.headers or {})
+    if status == HTTPStatus.METHOD_NOT_ALLOWED:
+        headers["Allow"] = ", ".join(sorted(_methods(request)))
+    return _problem(_Kind(HTTPStatus(status), code, headers=headers), error.detail)
+
+
+def _methods(request: Request) -> set[str]:
+    """Every method of an address; the framework knows those of one route."""
+    return {
+        method
+        for route in request.app.routes
+        if isinstance(route, APIRoute) and route.matches(request.scope)[0] is not Match.NONE
+        for method in route.methods or ()
+    }
 
 
 async def _answer_unexpected(_: Request, __: Exception) -> JSONResponse:

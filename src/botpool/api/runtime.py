@@ -11,15 +11,17 @@ from fastapi import APIRouter, Depends
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from botpool.api.dependencies import ThePool, TheSettings
-from botpool.api.errors import Unauthorized, documented
+from botpool.api.errors import documented
 from botpool.api.wire import (
     Claimed,
     ClaimRequest,
+    EventsRequest,
     HeartbeatAnswer,
     HeartbeatRequest,
+    LogsRequest,
     StatusRequest,
 )
-from botpool.errors import InvalidRequest, SlotNotFound, StaleLease
+from botpool.errors import InvalidRequest, SlotNotFound, StaleLease, Unauthorized
 from botpool.models import Slot
 from botpool.states import BotStatus
 
@@ -86,3 +88,17 @@ async def status(request: StatusRequest, slot: TheSlot, pool: ThePool) -> None:
     """Tell how far the bot has come. What is no step forward changes nothing."""
     reason = request.reason or "the bot says so"
     await pool.advance(slot.id, request.lease, request.status, reason)
+
+
+@router.post("/events", status_code=204)
+async def events(request: EventsRequest, slot: TheSlot, pool: ThePool) -> None:
+    """Tell what happens in the call: who came, what was written. The newest 5,000 are kept."""
+    told = [(event.type, event.data) for event in request.events]
+    await pool.add_events(slot.id, request.lease, told)
+
+
+@router.post("/logs", status_code=204)
+async def logs(request: LogsRequest, slot: TheSlot, pool: ThePool) -> None:
+    """Send log lines. The newest 5,000 are kept."""
+    lines = [(line.level, line.line) for line in request.lines]
+    await pool.add_log_lines(slot.id, request.lease, lines)

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 from pydantic.alias_generators import to_camel
 
+from botpool.meetings import PLATFORM_NAMES, read_platform
 from botpool.states import BOT_MAY_SAY, BotStatus, Platform
 
 Lease = Annotated[
     int,
     Field(strict=True, ge=1, le=2**63 - 1, description="Whose word it is, as the claim gave it."),
 ]
+
+
+PlatformName = Annotated[
+    Platform,
+    BeforeValidator(lambda name: read_platform(name) if name == "teams" else name),
+    WithJsonSchema({"type": "string", "enum": list(PLATFORM_NAMES)}),
+]
+"""A platform by any of its names."""
 
 
 class Wire(BaseModel):
@@ -55,6 +64,34 @@ class HeartbeatAnswer(Wire):
 
     action: Literal["continue", "leave"]
     log_level: str
+
+
+class BotEventIn(Wire):
+    """Something that happened in the call: a participant came, a message was written."""
+
+    type: str = Field(min_length=1, max_length=100, pattern=r"^[\w.:-]+$")
+    data: dict[str, Any] = Field(default_factory=dict)
+
+
+class EventsRequest(Wire):
+    """What a bot tells of its call."""
+
+    lease: Lease
+    events: list[BotEventIn] = Field(min_length=1, max_length=100)
+
+
+class LogLineIn(Wire):
+    """A line of a bot's log."""
+
+    line: str = Field(max_length=4000)
+    level: Literal["debug", "info", "warning", "error"] = "info"
+
+
+class LogsRequest(Wire):
+    """What a bot logs."""
+
+    lease: Lease
+    lines: list[LogLineIn] = Field(min_length=1, max_length=500)
 
 
 class StatusRequest(Wire):

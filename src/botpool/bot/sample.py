@@ -81,8 +81,9 @@ async def live(bot: Assignment) -> None:
 
 
 async def _tell(bot: Assignment, status: Status) -> None:
-    await bot.status(status)
+    # Said first: after the last one the container is stopped, at once.
     _say(status)
+    await bot.status(status)
 
 
 async def _told_to_leave(bot: Assignment, within_seconds: float) -> bool:

@@ -12,6 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from botpool import __version__
+from botpool.cli.keys import app as keys_app
+from botpool.cli.serve import ServeRole, serve
 from botpool.errors import BotpoolError, SetupError
 from botpool.logs import configure_logs
 from botpool.pool import Pool
@@ -32,6 +34,9 @@ app = typer.Typer(
 )
 
 
+app.add_typer(keys_app)
+
+
 def _version(wanted: bool) -> None:
     if wanted:
         typer.echo(__version__)
@@ -45,6 +50,32 @@ def _options(
     ] = False,
 ) -> None:
     pass
+
+
+@app.command("serve")
+def serve_command(
+    role: Annotated[
+        ServeRole,
+        typer.Option(help="Answer requests (api), work on slots and webhooks (worker), or both."),
+    ] = ServeRole.ALL,
+    host: Annotated[str | None, typer.Option(help="The address to listen on.")] = None,
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="The port to listen on; 0 is a free one.")
+    ] = None,
+    stop_bots: Annotated[
+        bool, typer.Option("--stop-bots", help="Stop every bot at the end. Else they run on.")
+    ] = False,
+) -> None:
+    """Run botpool: the API and what works behind it, until Ctrl-C.
+
+    Migrates the database first. Any number may run on one database.
+    """
+    settings = _start()
+    given = {"host": host, "port": port}
+    settings = settings.model_copy(
+        update={name: value for name, value in given.items() if value is not None}
+    )
+    asyncio.run(serve(settings, role, stop_bots=stop_bots))
 
 
 @app.command("migrate")

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING
 
 import asyncpg
 
 from botpool.errors import SchemaTooNew, SetupError
+from botpool.store.database import LONG_SECONDS
 from botpool.store.guards import guards
 
 if TYPE_CHECKING:
@@ -72,8 +74,9 @@ class Migration:
         return hashlib.sha256(self.sql.encode()).hexdigest()
 
 
+@cache
 def migrations() -> list[Migration]:
-    """Every numbered migration, in order."""
+    """Every numbered migration, in order. A file that was replaced is for the next start."""
     files = sorted(
         resources.files(__package__).joinpath("migrations").iterdir(), key=lambda f: f.name
     )
@@ -84,12 +87,15 @@ def migrations() -> list[Migration]:
     ]
 
 
+@cache
+def _function_text(name: str) -> str:
+    return resources.files(__package__).joinpath("functions", f"{name}.sql").read_text("utf-8")
+
+
 def functions() -> Migration:
     """What is replaced as a whole."""
-    folder = resources.files(__package__).joinpath("functions")
     guard_functions, *others = (
-        folder.joinpath(f"{name}.sql").read_text("utf-8")
-        for name in ("guards", "triggers", "pool", "reconciler")
+        _function_text(name) for name in ("guards", "triggers", "pool", "reconciler", "webhooks")
     )
     return Migration(0, "functions", "\n".join((guard_functions, guards(), *others)))
 
@@ -105,13 +111,15 @@ async def migrate(database: Database) -> list[str]:
         async with database.transaction() as connection:
             # Another replica's migration may take long: it is waited for.
             await connection.execute("SET LOCAL lock_timeout = 0")
-            await connection.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)
+            await connection.execute(
+                "SELECT pg_advisory_xact_lock($1)", _LOCK, timeout=LONG_SECONDS
+            )
             missing = _missing(await _applied(connection))
             if missing:
                 await connection.execute(_TABLE)
                 await _have_tables_to_ourselves(connection)
             for migration in missing:
-                await connection.execute(migration.sql)
+                await connection.execute(migration.sql, timeout=LONG_SECONDS)
                 await connection.execute(
                     _NOTE, migration.version, migration.name, migration.checksum
                 )

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 
 @asynccontextmanager
-async def open_database(settings: Settings) -> AsyncIterator[Database]:
+async def open_database(
+    settings: Settings, *, max_connections: int = 10
+) -> AsyncIterator[Database]:
     """Connect to `database_url`; without one, to a PostgreSQL of our own in `data_dir`.
 
     Raises a `SetupError`, whose one sentence says what to mend.
@@ -26,4 +28,4 @@ async def open_database(settings: Settings) -> AsyncIterator[Database]:
             dsn = await stack.enter_async_context(embedded_postgres(settings.data_dir))
         else:
             dsn = settings.database_url.get_secret_value()
-        yield await stack.enter_async_context(connect(dsn))
+        yield await stack.enter_async_context(connect(dsn, max_connections=max_connections))

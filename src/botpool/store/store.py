@@ -6,15 +6,21 @@ from typing import TYPE_CHECKING
 
 from botpool.models import Heartbeat, PoolNumbers, QueueEntry, QueuePlace
 from botpool.states import BotStatus, Platform, SlotStatus
+from botpool.store.database import LONG_SECONDS
+from botpool.store.events import EventQueries
+from botpool.store.keys import KeyQueries
+from botpool.store.migrations import check_schema
 from botpool.store.queries import QUERIES
+from botpool.store.record import RecordQueries
 from botpool.store.rows import bot
+from botpool.store.webhooks import WebhookQueries
 from botpool.store.work import WorkQueries
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from datetime import datetime
 
-    from botpool.models import Bot, Ending, Json, NewBot, Slot, Transition
+    from botpool.models import Bot, BotPage, Ending, Json, NewBot, Slot, Transition
 
 
 def _creation_arguments(
@@ -29,10 +35,15 @@ def _creation_arguments(
         correlation_ids,
         [bot.metadata for bot in bots],
         [bot.config for bot in bots],
+        [bot.key_id for bot in bots],
+        [bot.callback_url for bot in bots],
+        [bot.deduplication_key for bot in bots],
+        [bot.idempotency_key for bot in bots],
+        [bot.request_digest for bot in bots],
     )
 
 
-class Store(WorkQueries):
+class Store(WorkQueries, KeyQueries, EventQueries, RecordQueries, WebhookQueries):
     """The queries of sql/. Those that change something return the transitions that they wrote."""
 
     async def create_bots_on_idle_slots(
@@ -49,9 +60,9 @@ class Store(WorkQueries):
         """Create all of `bots`, of one platform: on an idle slot, a new one, or in the queue."""
         return await self._change("create_bots", *_creation_arguments(bots, correlation_ids))
 
-    async def stop_bot(self, bot_id: int, reason: str) -> list[Transition]:
-        """Cancel a bot that waits or deploys, tell one that runs to leave."""
-        return await self._change("stop_bot", bot_id, reason)
+    async def stop_bot(self, bot_id: int, reason: str, grace_ms: int) -> list[Transition]:
+        """Cancel a bot that waits or deploys, tell one that runs to leave within the grace."""
+        return await self._change("stop_bot", bot_id, reason, grace_ms)
 
     async def advance_bot(
         self,
@@ -61,10 +72,14 @@ class Store(WorkQueries):
         sources: Iterable[BotStatus],
         reason: str,
         details: Json,
+        grace_ms: int,
     ) -> list[Transition]:
-        """Make the slot busy and move its bot on to `status`, if it is in one of `sources`."""
+        """Make the slot busy and move its bot on to `status`, if it is in one of `sources`.
+
+        A bot that is to leave has `grace_ms` to do so.
+        """
         return await self._change(
-            "advance_bot", slot_id, lease, status, list(sources), reason, details
+            "advance_bot", slot_id, lease, status, list(sources), reason, details, grace_ms
         )
 
     async def end_assignments(self, endings: Sequence[Ending]) -> list[Transition]:
@@ -148,14 +163,42 @@ class Store(WorkQueries):
         """End at most `limit` bots that waited past their deadline."""
         return await self._change("expire_queue", limit)
 
+    async def drain_slot(self, slot_id: int, reason: str) -> list[Transition]:
+        """Let a slot get no further bot."""
+        return await self._change("drain_slot", slot_id, reason)
+
+    async def retry_slot(self, slot_id: int) -> bool:
+        """Let a slot in error be tried at once."""
+        return await self._found("retry_slot", slot_id)
+
+    async def get_bot_of_request(self, key_id: int | None, idempotency_key: str) -> Bot | None:
+        """The bot that a caller's request was answered with."""
+        return await self._bot("get_bot_of_request", key_id, idempotency_key)
+
+    async def get_bot_of_deduplication_key(self, key_id: int | None, key: str) -> Bot | None:
+        """The live bot that has a caller's deduplication key."""
+        return await self._bot("get_bot_of_deduplication_key", key_id, key)
+
+    async def list_bots(self, page: BotPage) -> list[Bot]:
+        """One page of bots, newest first."""
+        rows = await self._database.fetch(
+            QUERIES["list_bots"],
+            *(page.before, page.limit, page.key_id, page.platform),
+            *(page.statuses and list(page.statuses), page.container_ref),
+            *(page.correlation_id, page.deduplication_key),
+        )
+        return [bot(row) for row in rows]
+
     async def get_bot(self, bot_id: int) -> Bot | None:
         """One bot."""
-        row = await self._database.fetch_one(QUERIES["get_bot"], bot_id)
-        return None if row is None else bot(row)
+        return await self._bot("get_bot", bot_id)
 
     async def get_bot_of_container(self, container_ref: str) -> Bot | None:
         """The bot that a container serves, or served last."""
-        row = await self._database.fetch_one(QUERIES["get_bot_of_container"], container_ref)
+        return await self._bot("get_bot_of_container", container_ref)
+
+    async def _bot(self, query: str, *args: object) -> Bot | None:
+        row = await self._database.fetch_one(QUERIES[query], *args)
         return None if row is None else bot(row)
 
     async def get_slot(self, slot_id: int) -> Slot | None:
@@ -197,11 +240,19 @@ class Store(WorkQueries):
 
     async def prune_bots(self, before: datetime, limit: int) -> int:
         """Forget at most `limit` bots that ended before `before`, and return how many."""
-        return await self._database.execute(QUERIES["prune_bots"], before, limit)
+        return await self._database.execute(
+            QUERIES["prune_bots"], before, limit, seconds=LONG_SECONDS
+        )
 
     async def prune_transitions(self, before: datetime) -> int:
         """Forget transitions older than `before`, and return how many."""
-        return await self._database.execute(QUERIES["prune_transitions"], before)
+        return await self._database.execute(
+            QUERIES["prune_transitions"], before, seconds=LONG_SECONDS
+        )
+
+    async def check_schema(self) -> None:
+        """Raise a `SetupError` if the schema is not the one of this code."""
+        await check_schema(self._database)
 
     async def broken_invariants(self) -> list[str]:
         """Whatever does not hold that must always hold. Reads everything: for tests."""

@@ -238,9 +238,13 @@ END $$;
 
 -- Create bots of a platform, in this order, when no idle slot was there for the taking: serve those
 -- who wait already, then let each take an idle slot, or grow the pool, or wait.
+DROP FUNCTION IF EXISTS
+    create_bots(text, text[], text[], integer[], integer[], text[], jsonb[], jsonb[]);
 CREATE OR REPLACE FUNCTION create_bots(
     p_platform text, p_meeting_urls text[], p_bot_display_names text[], p_priorities integer[],
-    p_queue_timeouts_ms integer[], p_correlation_ids text[], p_metadata jsonb[], p_configs jsonb[]
+    p_queue_timeouts_ms integer[], p_correlation_ids text[], p_metadata jsonb[], p_configs jsonb[],
+    p_key_ids bigint[], p_callback_urls text[], p_deduplication_keys text[],
+    p_idempotency_keys text[], p_request_digests bytea[]
 ) RETURNS SETOF transitions LANGUAGE plpgsql AS $$
 DECLARE
     v_now timestamptz;
@@ -260,7 +264,7 @@ BEGIN
         INSERT INTO bots (
             platform, meeting_url, bot_display_name, status, priority, queue_timeout_ms,
             correlation_id, metadata, config, launch_attempts, slot_name, container_ref, lease,
-            created_at
+            created_at, key_id, callback_url, deduplication_key, idempotency_key, request_digest
         )
         VALUES (
             p_platform, p_meeting_urls[i], p_bot_display_names[i],
@@ -268,7 +272,9 @@ BEGIN
             p_priorities[i], p_queue_timeouts_ms[i], p_correlation_ids[i], p_metadata[i], p_configs[i],
             CASE WHEN v_slot.slot_name IS NULL THEN 0 ELSE 1 END,
             v_slot.slot_name, v_slot.container_ref,
-            CASE WHEN v_slot.slot_name IS NOT NULL THEN coalesce(v_slot.lease, 0) + 1 END, v_now
+            CASE WHEN v_slot.slot_name IS NOT NULL THEN coalesce(v_slot.lease, 0) + 1 END, v_now,
+            p_key_ids[i], p_callback_urls[i], p_deduplication_keys[i], p_idempotency_keys[i],
+            p_request_digests[i]
         )
         RETURNING * INTO v_bot;
 
@@ -281,7 +287,8 @@ BEGIN
 END $$;
 
 -- Slots whose container is proved stopped become idle, and go to the bots that wait for them.
--- p_from is 'releasing', or 'error' for slots that are well again. An old lease frees nothing.
+-- p_from is 'releasing', or 'error' for slots that are well again. An old lease frees nothing; nor is
+-- a slot freed that is to be deleted.
 CREATE OR REPLACE FUNCTION free_slots(
     p_slot_ids bigint[], p_leases bigint[], p_from text, p_reason text
 ) RETURNS SETOF transitions LANGUAGE plpgsql AS $$
@@ -303,6 +310,7 @@ BEGIN
         FROM unnest(p_slot_ids, p_leases) AS asked (slot_id, lease)
         JOIN bot_pool_slots s
             ON s.id = asked.slot_id AND s.lease = asked.lease AND s.status = p_from
+                AND NOT s.draining
         ORDER BY s.id
         FOR NO KEY UPDATE OF s
     ), freed AS (
@@ -371,19 +379,22 @@ BEGIN
     RETURN QUERY SELECT * FROM serve_queue(v_slot.platform, true);
 END $$;
 
--- Delete a slot that is in error. Its name is free, and those who wait may have a new slot for it.
+-- Delete a slot that is in error, or that is drained and has no bot. Its name is free, and those who
+-- wait may have a new slot for it.
 CREATE OR REPLACE FUNCTION delete_slot(p_slot_id bigint, p_lease bigint, p_reason text)
     RETURNS SETOF transitions LANGUAGE plpgsql AS $$
 DECLARE
     v_slot bot_pool_slots;
 BEGIN
     PERFORM pg_advisory_xact_lock(platform_lock(platform)) FROM bot_pool_slots WHERE id = p_slot_id;
-    DELETE FROM bot_pool_slots WHERE id = p_slot_id AND lease = p_lease AND status = 'error'
+    DELETE FROM bot_pool_slots
+    WHERE id = p_slot_id AND lease = p_lease
+        AND (status = 'error' OR (draining AND status IN ('idle', 'releasing')))
     RETURNING * INTO v_slot;
     IF NOT FOUND THEN RETURN; END IF;
 
     RETURN QUERY SELECT * FROM record_step(
-        'slot', 'error', NULL, v_slot, NULL, p_reason,
+        'slot', v_slot.status, NULL, v_slot, NULL, p_reason,
         jsonb_build_object('recoveryAttempts', v_slot.recovery_attempts), botpool_now()
     );
     RETURN QUERY SELECT * FROM serve_queue(v_slot.platform, true);
@@ -412,9 +423,11 @@ BEGIN
 END $$;
 
 -- Stop a bot on request: one that waits or deploys is cancelled, and its slot released; one whose
--- container runs is told to leave. One that leaves already, or has ended, stays as it is.
-CREATE OR REPLACE FUNCTION stop_bot(p_bot_id bigint, p_reason text) RETURNS SETOF transitions
-    LANGUAGE plpgsql AS $$
+-- container runs is told to leave, and its slot looked at when the time to do so is over. One that
+-- leaves already, or has ended, stays as it is.
+DROP FUNCTION IF EXISTS stop_bot(bigint, text);
+CREATE OR REPLACE FUNCTION stop_bot(p_bot_id bigint, p_reason text, p_grace_ms integer)
+    RETURNS SETOF transitions LANGUAGE plpgsql AS $$
 DECLARE
     v_now timestamptz := botpool_now();
     v_waited boolean;
@@ -440,7 +453,10 @@ BEGIN
     WHERE id = p_bot_id
     RETURNING * INTO v_bot;
 
-    IF v_slot.id IS NOT NULL AND v_bot.ended_at IS NOT NULL THEN
+    IF v_bot.status = 'LEAVING' THEN
+        UPDATE bot_pool_slots SET due_at = v_now + p_grace_ms * interval '1 millisecond'
+        WHERE id = v_slot.id;
+    ELSIF v_slot.id IS NOT NULL THEN
         UPDATE bot_pool_slots
         SET status = 'releasing', assigned_bot_id = NULL, last_released_at = v_now
         WHERE id = v_slot.id;
@@ -455,4 +471,38 @@ BEGIN
     RETURN QUERY SELECT * FROM record_step(
         'bot', v_from, v_bot.status, v_slot, v_bot, p_reason, '{}', v_now
     );
+END $$;
+
+-- Bots before an id, newest first, by whichever of these is given. The conditions are put together
+-- anew each time, so that a correlation or a container is looked up by its index.
+CREATE OR REPLACE FUNCTION list_bots(
+    p_before bigint, p_limit integer, p_key_id bigint, p_platform text, p_statuses text[],
+    p_container_ref text, p_correlation_id text, p_deduplication_key text
+) RETURNS SETOF bots LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN QUERY EXECUTE concat(
+        'SELECT * FROM bots WHERE id < $1',
+        CASE WHEN p_key_id IS NOT NULL THEN ' AND key_id = $3' END,
+        CASE WHEN p_platform IS NOT NULL THEN ' AND platform = $4' END,
+        CASE WHEN p_statuses IS NOT NULL THEN ' AND status = ANY ($5)' END,
+        CASE WHEN p_container_ref IS NOT NULL THEN ' AND container_ref = $6' END,
+        CASE WHEN p_correlation_id IS NOT NULL THEN ' AND correlation_id = $7' END,
+        CASE WHEN p_deduplication_key IS NOT NULL THEN ' AND deduplication_key = $8' END,
+        ' ORDER BY id DESC LIMIT $2'
+    )
+    USING p_before, p_limit, p_key_id, p_platform, p_statuses, p_container_ref, p_correlation_id,
+        p_deduplication_key;
+END $$;
+
+-- Let a slot get no further bot. One that is idle is deleted at once; others when they are free.
+CREATE OR REPLACE FUNCTION drain_slot(p_slot_id bigint, p_reason text)
+    RETURNS SETOF transitions LANGUAGE plpgsql AS $$
+DECLARE
+    v_slot bot_pool_slots;
+BEGIN
+    PERFORM pg_advisory_xact_lock(platform_lock(platform)) FROM bot_pool_slots WHERE id = p_slot_id;
+    UPDATE bot_pool_slots SET draining = true WHERE id = p_slot_id RETURNING * INTO v_slot;
+    IF v_slot.status = 'idle' THEN
+        RETURN QUERY SELECT * FROM delete_slot(v_slot.id, v_slot.lease, p_reason);
+    END IF;
 END $$;

@@ -28,8 +28,12 @@ CREATE UNIQUE INDEX bots_idempotency ON bots (coalesce(key_id, 0), idempotency_k
     WHERE idempotency_key IS NOT NULL;
 CREATE UNIQUE INDEX bots_deduplication ON bots (coalesce(key_id, 0), deduplication_key)
     WHERE deduplication_key IS NOT NULL AND ended_at IS NULL;
--- The bots of a caller, newest first.
+-- The bots of a caller, newest first; and those of a correlation.
 CREATE INDEX bots_key ON bots (key_id, id);
+CREATE INDEX bots_correlation ON bots (correlation_id);
+
+-- Gets no further bot, and is deleted when it has none.
+ALTER TABLE bot_pool_slots ADD COLUMN draining boolean NOT NULL DEFAULT false;
 
 -- What bots say beside their status. Bounded: the oldest of a bot make way.
 CREATE TABLE bot_events (

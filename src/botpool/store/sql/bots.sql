@@ -3,9 +3,11 @@
 -- least recently used; none while others wait. Returns two transitions a bot: the slot's, its own.
 WITH request AS (
     SELECT * FROM unnest(
-        $2::text[], $3::text[], $4::integer[], $5::integer[], $6::text[], $7::jsonb[], $8::jsonb[]
+        $2::text[], $3::text[], $4::integer[], $5::integer[], $6::text[], $7::jsonb[], $8::jsonb[],
+        $9::bigint[], $10::text[], $11::text[], $12::text[], $13::bytea[]
     ) WITH ORDINALITY AS r (
-        meeting_url, bot_display_name, priority, queue_timeout_ms, correlation_id, metadata, config, n
+        meeting_url, bot_display_name, priority, queue_timeout_ms, correlation_id, metadata, config,
+        key_id, callback_url, deduplication_key, idempotency_key, request_digest, n
     )
 ),
 idle AS (
@@ -23,18 +25,21 @@ idle AS (
 pair AS MATERIALIZED (
     SELECT
         nextval('bots_id_seq') AS bot_id, botpool_now() AS now, n,
-        idle.id AS slot_id, slot_name, container_ref, lease, meeting_url, bot_display_name, priority, queue_timeout_ms, correlation_id, metadata, config
+        idle.id AS slot_id, slot_name, container_ref, lease,
+        meeting_url, bot_display_name, priority, queue_timeout_ms, correlation_id, metadata, config,
+        key_id, callback_url, deduplication_key, idempotency_key, request_digest
     FROM idle JOIN request USING (n)
 ),
 bot AS (
     INSERT INTO bots (
         id, platform, meeting_url, bot_display_name, status, priority, queue_timeout_ms,
         correlation_id, metadata, config, launch_attempts, slot_name, container_ref, lease,
-        created_at
+        created_at, key_id, callback_url, deduplication_key, idempotency_key, request_digest
     )
     SELECT
         bot_id, $1, meeting_url, bot_display_name, 'DEPLOYING', priority, queue_timeout_ms,
-        correlation_id, metadata, config, 1, slot_name, container_ref, lease, now
+        correlation_id, metadata, config, 1, slot_name, container_ref, lease, now,
+        key_id, callback_url, deduplication_key, idempotency_key, request_digest
     FROM pair
 ),
 slot AS (
@@ -60,15 +65,15 @@ RETURNING *;
 
 -- name: create_bots
 -- Create bots of a platform under its lock: on an idle slot, on a new one, or in the queue.
-SELECT * FROM create_bots($1, $2, $3, $4, $5, $6, $7, $8);
+SELECT * FROM create_bots($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13);
 
 -- name: stop_bot
 -- Cancel a bot that waits or deploys, tell one that runs to leave.
-SELECT * FROM stop_bot($1, $2);
+SELECT * FROM stop_bot($1, $2, $3);
 
 -- name: advance_bot
 -- Record a bot's own word under its lease: its slot is busy, and it has come as far as $3, if that
--- is a step forward from where it was ($4).
+-- is a step forward from where it was ($4). To leave it has $7 ms; then its slot is looked at.
 WITH clock AS MATERIALIZED (
     SELECT botpool_now() AS now
 ),
@@ -82,8 +87,15 @@ holder AS MATERIALIZED (
 ),
 slot AS (
     UPDATE bot_pool_slots s
-    SET status = 'busy', recovery_attempts = 0
-    FROM holder WHERE s.id = holder.id AND slot_status = 'deploying'
+    SET status = 'busy', recovery_attempts = 0,
+        due_at = CASE
+            WHEN leaves THEN now + $7 * interval '1 millisecond'
+            ELSE s.due_at
+        END
+    FROM holder, clock, LATERAL (
+        SELECT $3 = 'LEAVING' AND bot_status = ANY ($4::text[]) AS leaves
+    ) step
+    WHERE s.id = holder.id AND (slot_status = 'deploying' OR leaves)
 ),
 bot AS (
     UPDATE bots b
@@ -107,19 +119,35 @@ ORDER BY machine DESC
 RETURNING *;
 
 -- name: record_heartbeats
--- Note that the bots of these slots live. Returns a row for each lease that is the current one.
-WITH holder AS MATERIALIZED (
-    SELECT s.id AS slot_id, s.lease, s.status AS slot_status, s.assigned_bot_id
+-- Note that the bots of these slots live. Returns a row for each lease that is the current one. Only
+-- the bots are locked: a bot that has meanwhile left the slot tells so itself, by where it is.
+WITH beating AS MATERIALIZED (
+    SELECT s.id AS slot_id, s.lease, s.status AS slot_status, b.id, b.status AS bot_status
     FROM unnest($1::bigint[], $2::bigint[]) AS asked (slot_id, lease)
     JOIN bot_pool_slots s ON s.id = asked.slot_id AND s.lease = asked.lease
-    WHERE s.assigned_bot_id IS NOT NULL
-    ORDER BY s.id
-    FOR NO KEY UPDATE OF s
+    JOIN bots b ON b.id = s.assigned_bot_id
+    WHERE b.lease = s.lease AND b.slot_name = s.slot_name AND b.status = ANY (bot_holds_slot())
+    ORDER BY b.id
+    FOR NO KEY UPDATE OF b
 )
 UPDATE bots b SET last_heartbeat = botpool_now()
-FROM holder
-WHERE b.id = holder.assigned_bot_id AND b.ended_at IS NULL
-RETURNING holder.slot_id, holder.lease, holder.slot_status, b.status AS bot_status;
+FROM beating
+WHERE b.id = beating.id
+RETURNING beating.slot_id, beating.lease, beating.slot_status, beating.bot_status;
+
+-- name: get_bot_of_request
+-- The bot that a caller's request was answered with.
+SELECT * FROM bots WHERE coalesce(key_id, 0) = coalesce($1, 0) AND idempotency_key = $2;
+
+-- name: get_bot_of_deduplication_key
+-- The live bot that has a caller's deduplication key.
+SELECT * FROM bots
+WHERE coalesce(key_id, 0) = coalesce($1, 0) AND deduplication_key = $2 AND ended_at IS NULL;
+
+-- name: list_bots
+-- Bots before $1, newest first, at most $2: of a caller ($3), platform, statuses, container,
+-- correlation or deduplication key, where these are given.
+SELECT * FROM list_bots($1, $2, $3, $4, $5, $6, $7, $8);
 
 -- name: get_bot
 -- One bot.

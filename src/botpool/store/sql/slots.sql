@@ -82,6 +82,16 @@ RETURNING *;
 -- Delete a slot that is in error, under its lease; its name, and room for another, are free.
 SELECT * FROM delete_slot($1, $2, $3);
 
+-- name: drain_slot
+-- Let a slot get no further bot, and be deleted when it has none.
+SELECT * FROM drain_slot($1, $2);
+
+-- name: retry_slot
+-- Let a slot in error be tried at once, as if it had never been.
+UPDATE bot_pool_slots SET recovery_attempts = 0, due_at = botpool_now(), wakes = wakes + 1
+WHERE id = $1 AND status = 'error'
+RETURNING id;
+
 -- name: record_container
 -- Note, under the lease, which container a slot has now ($3) and on which host ($4).
 WITH slot AS MATERIALIZED (

@@ -1,0 +1,205 @@
+"""Bots: ask for one, look at it, stop it."""
+
+import base64
+import hashlib
+from typing import Annotated
+
+import orjson
+from fastapi import APIRouter, Header, Query, Response
+
+from botpool.addresses import check_callback
+from botpool.api.auth import TheCaller
+from botpool.api.dependencies import ThePool, TheSettings
+from botpool.api.errors import documented
+from botpool.api.shapes import (
+    BotList,
+    BotOut,
+    CreateBot,
+    CreatedBotOut,
+    LogLineOut,
+    Logs,
+    StopBot,
+    Timeline,
+    TimelineEntry,
+)
+from botpool.api.wire import PlatformName
+from botpool.errors import (
+    BotNotFound,
+    DuplicateBot,
+    Forbidden,
+    IdempotencyMismatch,
+    InvalidRequest,
+    TooManyRequests,
+    Unauthorized,
+)
+from botpool.meetings import platform_of
+from botpool.models import ApiKey, Bot, BotPage, NewBot
+from botpool.pool import Pool
+from botpool.states import BotStatus, Role
+
+router = APIRouter(
+    prefix="/api/v1/bots",
+    tags=["bots"],
+    responses=documented(Unauthorized, Forbidden, InvalidRequest, TooManyRequests),
+)
+
+_LARGEST_ID = 2**63 - 1
+
+
+@router.post(
+    "", status_code=201, responses=documented(DuplicateBot, IdempotencyMismatch, InvalidRequest)
+)
+async def create(
+    request: CreateBot,
+    response: Response,
+    caller: TheCaller,
+    pool: ThePool,
+    settings: TheSettings,
+    idempotency_key: Annotated[
+        str | None,
+        Header(
+            min_length=1,
+            max_length=255,
+            description="The same key with the same body, at any time, is one bot and one answer.",
+        ),
+    ] = None,
+) -> CreatedBotOut:
+    """Ask for a bot. It gets the next free slot, or a place in the queue."""
+    if request.callback_url is not None:
+        check_callback(request.callback_url, allow_private=settings.allow_private_callbacks)
+    digest = None
+    if idempotency_key is not None:
+        canonical = request.model_dump(mode="json", exclude_unset=True)
+        digest = hashlib.sha256(orjson.dumps(canonical, option=orjson.OPT_SORT_KEYS)).digest()
+    timeout_ms = request.queue_timeout_ms
+    created = await pool.create_bot(
+        NewBot(
+            platform=platform_of(request.meeting_url, request.platform),
+            meeting_url=request.meeting_url,
+            bot_display_name=request.bot_display_name,
+            queue_timeout_ms=(
+                settings.default_queue_timeout_ms if timeout_ms is None else timeout_ms
+            ),
+            priority=request.priority,
+            metadata=request.metadata,
+            config=request.config,
+            key_id=caller.id,
+            callback_url=request.callback_url,
+            deduplication_key=request.deduplication_key,
+            idempotency_key=idempotency_key,
+            request_digest=digest,
+        )
+    )
+    response.headers["Location"] = f"/api/v1/bots/{created.bot.id}"
+    return CreatedBotOut(
+        bot=BotOut.of(created.bot),
+        queue_position=created.queue_position,
+        estimated_wait_ms=created.estimated_wait_ms,
+    )
+
+
+@router.get("")
+async def list_bots(
+    caller: TheCaller,
+    pool: ThePool,
+    status: Annotated[list[BotStatus] | None, Query()] = None,
+    platform: PlatformName | None = None,
+    container_ref: Annotated[str | None, Query(alias="containerRef")] = None,
+    correlation_id: Annotated[str | None, Query(alias="correlationId")] = None,
+    deduplication_key: Annotated[str | None, Query(alias="deduplicationKey")] = None,
+    cursor: Annotated[
+        str | None, Query(description="What the page before calls `nextCursor`.")
+    ] = None,
+    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+) -> BotList:
+    """The bots that you may see, newest first."""
+    bots = await pool.list_bots(
+        BotPage(
+            before=_LARGEST_ID if cursor is None else _read_cursor(cursor),
+            limit=limit + 1,
+            key_id=None if caller.role is Role.ADMIN else caller.id,
+            platform=platform,
+            statuses=status,
+            container_ref=container_ref,
+            correlation_id=correlation_id,
+            deduplication_key=deduplication_key,
+        )
+    )
+    page = bots[:limit]
+    more = len(bots) > limit
+    return BotList(
+        bots=[BotOut.of(bot) for bot in page],
+        next_cursor=_cursor(page[-1].id) if more else None,
+    )
+
+
+@router.get("/{bot_id}", responses=documented(BotNotFound))
+async def get(bot_id: int, caller: TheCaller, pool: ThePool) -> BotOut:
+    """One bot, with its place in the queue and its slot."""
+    return await _shown(pool, await visible(pool, caller, bot_id))
+
+
+@router.post("/{bot_id}/stop", responses=documented(BotNotFound))
+async def stop(
+    bot_id: int, caller: TheCaller, pool: ThePool, request: StopBot | None = None
+) -> BotOut:
+    """Stop a bot. One that has no container yet is `CANCELLED`; one in a call is told to leave.
+
+    Again, or after its end, it changes nothing.
+    """
+    await visible(pool, caller, bot_id)
+    reason = request.reason if request and request.reason else "stop requested"
+    await pool.stop_bot(bot_id, reason)
+    return await _shown(pool, await pool.get_bot(bot_id))
+
+
+@router.get("/{bot_id}/timeline", responses=documented(BotNotFound))
+async def timeline(bot_id: int, caller: TheCaller, pool: ThePool) -> Timeline:
+    """What happened to a bot and its slots, and what the bot told of its call, in order."""
+    await visible(pool, caller, bot_id)
+    steps = [TimelineEntry.of_transition(step) for step in await pool.timeline(bot_id)]
+    events = [TimelineEntry.of_event(event) for event in await pool.bot_events(bot_id)]
+    return Timeline(entries=sorted([*steps, *events], key=lambda entry: entry.at))
+
+
+@router.get("/{bot_id}/logs", responses=documented(BotNotFound))
+async def logs(bot_id: int, caller: TheCaller, pool: ThePool) -> Logs:
+    """The lines that a bot has sent, and what its containers wrote."""
+    await visible(pool, caller, bot_id)
+    return Logs(
+        lines=[
+            LogLineOut(at=line.at, level=line.level, line=line.line)
+            for line in await pool.bot_logs(bot_id)
+        ],
+        container=await pool.container_logs(bot_id),
+    )
+
+
+async def visible(pool: Pool, caller: ApiKey, bot_id: int) -> Bot:
+    """The bot, if the caller may see it. Raises `BotNotFound`, whoever's it is."""
+    if not 0 <= bot_id <= _LARGEST_ID:
+        raise BotNotFound(f"There is no bot {bot_id}.")
+    bot = await pool.get_bot(bot_id)
+    if caller.role is not Role.ADMIN and bot.key_id != caller.id:
+        raise BotNotFound(f"There is no bot {bot_id}.")
+    return bot
+
+
+async def _shown(pool: Pool, bot: Bot) -> BotOut:
+    place = await pool.queue_place(bot.id) if bot.status is BotStatus.QUEUED else None
+    slot = await pool.slot_of_bot(bot.id) if bot.ended_at is None else None
+    return BotOut.of(bot, place, slot)
+
+
+def _cursor(bot_id: int) -> str:
+    return base64.urlsafe_b64encode(str(bot_id).encode()).decode().rstrip("=")
+
+
+def _read_cursor(cursor: str) -> int:
+    try:
+        bot_id = int(base64.urlsafe_b64decode(f"{cursor}{'=' * (-len(cursor) % 4)}").decode())
+    except ValueError:
+        bot_id = -1
+    if not 0 < bot_id <= _LARGEST_ID:
+        raise InvalidRequest("cursor is not one that a page before has given.")
+    return bot_id

@@ -1,0 +1,44 @@
+"""The page at `/`: what runs here, and where to read on."""
+
+from fastapi import APIRouter
+from fastapi.responses import HTMLResponse
+
+from botpool import __version__
+
+router = APIRouter(include_in_schema=False)
+
+_PAGE = f"""<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>botpool</title>
+<style>
+  body {{ font: 16px/1.6 system-ui, sans-serif; max-width: 40rem; margin: 4rem auto;
+    padding: 0 1rem; color: #1c2430; background: #fbfbfa; }}
+  code {{ background: #eceff1; padding: .1em .3em; border-radius: 4px; }}
+  a {{ color: #0b57d0; }}
+  @media (prefers-color-scheme: dark) {{
+    body {{ color: #e6e8ea; background: #14181d; }} code {{ background: #242b33; }}
+    a {{ color: #8ab4f8; }}
+  }}
+</style>
+<h1>botpool</h1>
+<p>botpool {__version__} runs here and puts meeting bots into calls.</p>
+<ul>
+  <li><a href="/docs">The API, to read and to try</a>, and its <a href="/openapi.json">OpenAPI
+    document</a></li>
+  <li><a href="/healthz">/healthz</a> tells that it lives, <a href="/readyz">/readyz</a> that it is
+    ready for work</li>
+</ul>
+<p>Ask for a bot:</p>
+<pre><code>curl -H "Authorization: Bearer $KEY" -H "Content-Type: application/json" \\
+  -d '{{"meetingUrl": "https://meet.google.com/abc-defg-hij"}}' \\
+  <span id="here"></span>/api/v1/bots</code></pre>
+<script>document.getElementById("here").textContent = location.origin</script>
+"""
+
+
+@router.get("/", response_class=HTMLResponse)
+async def home() -> str:
+    """A short page."""
+    return _PAGE

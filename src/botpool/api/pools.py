@@ -1,0 +1,77 @@
+"""Pools, slots and the queue, for those who operate them."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query
+
+from botpool.api.auth import TheAdmin
+from botpool.api.dependencies import ThePool
+from botpool.api.errors import documented
+from botpool.api.shapes import (
+    PoolList,
+    PoolNumbersOut,
+    QueueEntryOut,
+    QueueList,
+    SlotList,
+    SlotOut,
+)
+from botpool.api.wire import PlatformName
+from botpool.errors import Forbidden, SlotNotFound, Unauthorized
+from botpool.states import Platform, SlotStatus
+
+router = APIRouter(prefix="/api/v1", tags=["pool"], responses=documented(Unauthorized, Forbidden))
+
+SlotId = Annotated[int, Path(ge=0, le=2**63 - 1)]
+
+
+@router.get("/pool")
+async def numbers(_: TheAdmin, pool: ThePool) -> PoolList:
+    """How many slots each platform has, in which status, and how many bots wait."""
+    return PoolList(platforms=[PoolNumbersOut.of(row) for row in await pool.numbers()])
+
+
+@router.get("/slots")
+async def slots(
+    _: TheAdmin,
+    pool: ThePool,
+    platform: PlatformName | None = None,
+    status: Annotated[list[SlotStatus] | None, Query()] = None,
+) -> SlotList:
+    """Every slot, by name."""
+    return SlotList(
+        slots=[
+            SlotOut.of(slot)
+            for slot in await pool.slots()
+            if platform in {None, slot.platform} and (status is None or slot.status in status)
+        ]
+    )
+
+
+@router.get("/slots/{slot_id}", responses=documented(SlotNotFound))
+async def slot(slot_id: SlotId, _: TheAdmin, pool: ThePool) -> SlotOut:
+    """One slot."""
+    return SlotOut.of(await pool.get_slot(slot_id))
+
+
+@router.post("/slots/{slot_id}/recover", responses=documented(SlotNotFound))
+async def recover(slot_id: SlotId, _: TheAdmin, pool: ThePool) -> SlotOut:
+    """Let a slot that is in `error` be made well at once. Others are left as they are."""
+    await pool.retry_slot(slot_id)
+    return SlotOut.of(await pool.get_slot(slot_id))
+
+
+@router.post("/slots/{slot_id}/drain", status_code=202, responses=documented(SlotNotFound))
+async def drain(slot_id: SlotId, _: TheAdmin, pool: ThePool) -> SlotOut:
+    """Let a slot get no further bot. It is deleted when it has none."""
+    before = await pool.get_slot(slot_id)
+    await pool.drain_slot(slot_id)
+    return SlotOut.of(before).model_copy(update={"draining": True})
+
+
+@router.get("/queue")
+async def queue(_: TheAdmin, pool: ThePool, platform: PlatformName | None = None) -> QueueList:
+    """The bots that wait for a slot, in the order in which they will get one."""
+    platforms = [*Platform] if platform is None else [platform]
+    return QueueList(
+        entries=[QueueEntryOut.of(entry) for each in platforms for entry in await pool.queue(each)]
+    )

@@ -1,0 +1,79 @@
+"""Which platform a meeting URL is of."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import urlsplit
+
+from botpool.errors import InvalidRequest
+from botpool.states import Platform
+
+LONGEST_URL = 2000
+
+ACCEPTED = (
+    "https://meet.google.com/abc-defg-hij",
+    "https://teams.microsoft.com/l/meetup-join/…",
+    "https://teams.live.com/meet/…",
+    "https://zoom.us/j/…",
+)
+"""What is accepted, one example of each form."""
+
+_ALIASES = {"teams": Platform.MICROSOFT_TEAMS}
+
+PLATFORM_NAMES = (*Platform, *_ALIASES)
+"""Every name by which a caller may speak of a platform."""
+
+# A platform, its hosts, and the paths of its meetings.
+_FORMS: tuple[tuple[Platform, re.Pattern[str], re.Pattern[str]], ...] = (
+    (
+        Platform.GOOGLE_MEET,
+        re.compile(r"meet\.google\.com"),
+        re.compile(r"/(?:[a-z]{3}-[a-z]{4}-[a-z]{3}|lookup/[\w-]+)/?", re.IGNORECASE),
+    ),
+    (
+        Platform.MICROSOFT_TEAMS,
+        re.compile(r"(?:[\w-]+\.)?teams\.(?:microsoft\.(?:com|us)|live\.com|cloud\.microsoft)"),
+        re.compile(r"/(?:l/meetup-join/.+|meet/\d+/?)"),
+    ),
+    (
+        Platform.ZOOM,
+        re.compile(r"(?:[\w-]+\.)*(?:zoom\.us|zoom\.com|zoom\.com\.cn|zoomgov\.com)"),
+        re.compile(r"/(?:[jw]/\d+|s/\d+|my/[\w.-]+|wc/(?:join/)?\d+(?:/join)?)/?"),
+    ),
+)
+
+
+def read_platform(name: str) -> Platform:
+    """The platform of this name, `teams` among them. Raises `InvalidRequest`."""
+    try:
+        return _ALIASES.get(name) or Platform(name)
+    except ValueError:
+        raise InvalidRequest(f"platform is one of {', '.join(PLATFORM_NAMES)}.") from None
+
+
+def platform_of(meeting_url: str, wanted: Platform | None = None) -> Platform:
+    """The platform of a meeting. Raises `InvalidRequest` for a URL of none, or not of `wanted`."""
+    found = _found(meeting_url)
+    if found is None:
+        forms = " or ".join(ACCEPTED)
+        raise InvalidRequest(f"meetingUrl is none of a meeting: it looks like {forms}.")
+    if wanted not in {None, found}:
+        raise InvalidRequest(f"meetingUrl is of {found}, and platform says {wanted}.")
+    return found
+
+
+def _found(meeting_url: str) -> Platform | None:
+    try:
+        url = urlsplit(meeting_url)
+        port = url.port
+    except ValueError:
+        return None
+    if url.scheme != "https" or "@" in url.netloc or port not in {None, 443}:
+        return None
+    if len(meeting_url) > LONGEST_URL or not meeting_url.isprintable() or " " in meeting_url:
+        return None
+    host = (url.hostname or "").rstrip(".")
+    for platform, hosts, paths in _FORMS:
+        if hosts.fullmatch(host) and paths.fullmatch(url.path):
+            return platform
+    return None

@@ -1,0 +1,216 @@
+"""Everything that one process of botpool runs, put together and taken apart in order."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import structlog
+import uvicorn
+
+from botpool.access import Access
+from botpool.api import create_app
+from botpool.engines import make_engines
+from botpool.errors import SetupError
+from botpool.models import BotPage
+from botpool.pool import Pool
+from botpool.reconciler import Reconciler
+from botpool.record import Record
+from botpool.states import BOT_ENDED, BotStatus
+from botpool.store import Store, migrate, open_database
+from botpool.webhooks import Webhooks
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Iterator
+
+    from botpool.settings import Settings
+    from botpool.store import Database
+
+_log: structlog.stdlib.BoundLogger = structlog.get_logger("botpool")
+
+_CLOSE_SECONDS = 5
+_LOOK_SECONDS = 0.2
+_CONNECTIONS = 20
+
+
+@dataclass(frozen=True)
+class Served:
+    """A botpool that runs."""
+
+    pool: Pool
+    url: str | None
+    """Where it listens, if it does."""
+    admin_key: str
+
+
+class _Server(uvicorn.Server):
+    """A server that leaves signals to us: what else runs has to end with it, in order."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+@asynccontextmanager
+async def serving(
+    settings: Settings, *, api: bool = True, worker: bool = True
+) -> AsyncIterator[Served]:
+    """Run botpool for the length of the block: what answers, what works, or both.
+
+    Bots outlive it. The end comes in order: requests under way are answered, slots under way are
+    finished or handed over, then the connections are closed. Raises a `SetupError` if it can't
+    start; an error in any part of it ends the block.
+    """
+    async with AsyncExitStack() as stack:
+        listening = None
+        if api:
+            listening = stack.enter_context(_listen(settings))
+            settings = settings.model_copy(update={"port": listening.getsockname()[1]})
+        database = await stack.enter_async_context(
+            open_database(settings, max_connections=_CONNECTIONS)
+        )
+        await migrate(database)
+        store = Store(database)
+        pool = Pool(store, settings)
+        await pool.configure()
+        access = Access(store, settings)
+        admin_key = await access.ensure_admin_key()
+        if worker:
+            await stack.enter_async_context(_working(database, store, pool, settings))
+        if listening is not None:
+            await stack.enter_async_context(
+                _answering(database, store, pool, settings, access, listening)
+            )
+        url = None if listening is None else f"http://{_named(settings.host)}:{settings.port}"
+        yield Served(pool, url, admin_key)
+
+
+@asynccontextmanager
+async def _working(
+    database: Database, store: Store, pool: Pool, settings: Settings
+) -> AsyncIterator[None]:
+    installation = await store.get_installation()
+    engines = make_engines(settings, installation)
+    reconciler = Reconciler(store, pool, engines, settings, installation=installation)
+    webhooks = Webhooks(store, settings)
+    try:
+        async with (
+            _beside("reconciler", reconciler.run(database)) as reconciling,
+            _beside("webhooks", webhooks.run(database)) as delivering,
+        ):
+            try:
+                yield
+            finally:
+                reconciler.stop()
+                webhooks.stop()
+                await asyncio.wait({reconciling, delivering})
+    finally:
+        for engine in engines.values():
+            await engine.close()
+
+
+@asynccontextmanager
+async def _answering(
+    database: Database,
+    store: Store,
+    pool: Pool,
+    settings: Settings,
+    access: Access,
+    listening: socket.socket,
+) -> AsyncIterator[None]:
+    record = Record(store)
+    config = uvicorn.Config(
+        create_app(pool, settings, access, record),
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=_CLOSE_SECONDS,
+    )
+    server = _Server(config)
+    async with (
+        _beside("record", record.run(database)) as following,
+        _beside("server", server.serve(sockets=[listening])) as answering,
+    ):
+        try:
+            yield
+        finally:
+            # Streams have no end of their own: without the record they come to one.
+            record.stop()
+            server.should_exit = True
+            await asyncio.wait({following, answering})
+
+
+@asynccontextmanager
+async def _beside(what: str, work: Awaitable[None]) -> AsyncIterator[asyncio.Future[None]]:
+    """Run something beside the block. If it fails, the block is cancelled and its error raised."""
+    body = asyncio.current_task()
+    running = asyncio.ensure_future(work)
+    failed = False
+
+    def ended(task: asyncio.Future[None]) -> None:
+        nonlocal failed
+        if not task.cancelled() and task.exception() is not None and body is not None:
+            _log.error("a part of botpool failed", part=what, error=repr(task.exception()))
+            failed = True
+            body.cancel()
+
+    running.add_done_callback(ended)
+    try:
+        yield running
+    except asyncio.CancelledError:
+        if failed and body is not None and body.uncancel() == 0:
+            await running
+        raise
+    finally:
+        running.remove_done_callback(ended)
+        if not running.done():
+            running.cancel()
+            await asyncio.wait({running})
+
+
+@contextmanager
+def _listen(settings: Settings) -> Iterator[socket.socket]:
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    try:
+        listening = socket.create_server((settings.host, settings.port), family=family)
+    except OSError as error:
+        raise SetupError(
+            f"botpool can't listen on {settings.host}, port {settings.port}: {error.strerror};"
+            " set BOTPOOL_HOST or BOTPOOL_PORT."
+        ) from error
+    with listening:
+        yield listening
+
+
+def _named(host: str) -> str:
+    """An address at which a browser on this machine finds it."""
+    if host in {"0.0.0.0", "::"}:  # noqa: S104 - to be told apart from
+        return "127.0.0.1"
+    return f"[{host}]" if ":" in host else host
+
+
+async def stop_every_bot(pool: Pool, settings: Settings) -> int:
+    """Stop every live bot, wait until they have ended, and return how many they were.
+
+    It waits no longer than a bot may take to leave and its container to end.
+    """
+    live = [status for status in BotStatus if status not in BOT_ENDED]
+    bots = await pool.list_bots(BotPage(statuses=live, limit=1_000_000))
+    for bot in bots:
+        await pool.stop_bot(bot.id, "botpool shuts down")
+    seconds = (settings.leave_grace_ms + settings.stop_grace_ms) / 1000 + _CLOSE_SECONDS
+    try:
+        async with asyncio.timeout(seconds):
+            while await _occupied(pool):  # noqa: ASYNC110 - it is the database that tells
+                await asyncio.sleep(_LOOK_SECONDS)
+    except TimeoutError:
+        _log.warning("some bots did not end in time")
+    return len(bots)
+
+
+async def _occupied(pool: Pool) -> bool:
+    return any(row.deploying + row.busy + row.releasing for row in await pool.numbers())

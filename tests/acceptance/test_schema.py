@@ -1,0 +1,110 @@
+"""Schemathesis asks for whatever the OpenAPI document allows, and for what it doesn't."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.acceptance.test_serve import served
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.acceptance.test_serve import Serve
+
+# A cursor and a used idempotency key are refused by what botpool knows, not by their form; and a
+# stream has no end.
+NOT_BY_FORM = "positive_data_acceptance"
+ENDLESS = "/api/v1/stream"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("schema")
+
+
+@pytest.fixture(scope="module")
+async def botpool(folder: Path) -> AsyncIterator[Serve]:
+    """A real one, whose bots do nothing, so that all is about the API."""
+    async with served(
+        folder,
+        "--stop-bots",
+        process_command="sleep 3600",
+        max_pool_size="2",
+        rate_limit_per_second="100000",
+    ) as botpool:
+        yield botpool
+        assert await botpool.ends() == 0
+
+
+async def schemathesis(botpool: Serve, token: str, *options: str) -> str:
+    """Run it with all its checks, and return what it says. It fails on any finding."""
+    url = str(botpool.client.base_url).rstrip("/")
+    process = await asyncio.create_subprocess_exec(
+        str(Path(sys.executable).parent / "schemathesis"),
+        *("run", f"{url}/openapi.json", "-H", f"Authorization: Bearer {token}"),
+        *("--checks", "all", "--exclude-checks", NOT_BY_FORM, "--exclude-path", ENDLESS),
+        *("--phases", "examples,coverage,fuzzing", "--max-examples", "10", "--seed", "1"),
+        *("--generation-database", "none", "--no-color", *options),
+        stdout=asyncio.subprocess.PIPE,
+        cwd=Path(__file__).parent,
+    )
+    output, _ = await process.communicate()
+    said = output.decode()
+    assert process.returncode == 0, said[-6000:]
+    return said
+
+
+async def test_no_request_is_answered_by_an_error_or_by_what_is_not_documented(
+    botpool: Serve,
+) -> None:
+    said = await schemathesis(botpool, botpool.key, "--exclude-path-regex", "/runtime/")
+    assert re.search(r"Tested: 1[0-9]", said)
+
+
+async def test_nor_is_what_a_container_asks(botpool: Serve, folder: Path) -> None:
+    made = await botpool.client.post(
+        "/api/v1/bots", json={"meetingUrl": "https://teams.live.com/meet/9312345678901"}
+    )
+    bot = f"/api/v1/bots/{made.json()['bot']['id']}"
+    while (found := (await botpool.client.get(bot)).json())["status"] != "JOINING_CALL":
+        assert found["endedAt"] is None
+    (container,) = (folder / "slots").glob(f"*/{found['containerRef']}/container.json")
+    token = json.loads(container.read_text())["environment"]["BOTPOOL_SLOT_TOKEN"]
+    said = await schemathesis(botpool, token, "--include-path-regex", "/runtime/")
+    assert "Tested: 5" in said
+
+
+async def test_every_call_of_the_design_is_there(botpool: Serve) -> None:
+    document = (await botpool.client.get("/openapi.json")).json()
+    found = {
+        f"{method.upper()} {path}" for path, calls in document["paths"].items() for method in calls
+    }
+    runtime = {
+        f"POST /api/v1/runtime/{name}"
+        for name in ("claim", "heartbeat", "status", "events", "logs")
+    }
+    assert runtime <= found
+    assert {
+        "POST /api/v1/bots",
+        "GET /api/v1/bots",
+        "GET /api/v1/bots/{bot_id}",
+        "POST /api/v1/bots/{bot_id}/stop",
+        "GET /api/v1/bots/{bot_id}/timeline",
+        "GET /api/v1/bots/{bot_id}/logs",
+        "GET /api/v1/pool",
+        "GET /api/v1/slots",
+        "GET /api/v1/slots/{slot_id}",
+        "POST /api/v1/slots/{slot_id}/recover",
+        "POST /api/v1/slots/{slot_id}/drain",
+        "GET /api/v1/queue",
+        "GET /api/v1/stream",
+        "GET /healthz",
+        "GET /readyz",
+    } <= found

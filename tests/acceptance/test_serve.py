@@ -1,0 +1,322 @@
+"""`botpool serve` as a user runs it: real processes, real sample bots, real kills."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import sys
+from collections import Counter
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+import httpx
+import psutil
+import pytest
+
+from botpool.store import Store, connect
+from botpool.store.embedded import embedded_postgres
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+BOTS = "/api/v1/bots"
+MEET = "https://meet.google.com/abc-defg-hij"
+ENDED = {"DONE", "FATAL", "CANCELLED"}
+
+
+@dataclass
+class Serve:
+    """A `botpool serve`, what it has said, and a client with the admin's key."""
+
+    process: asyncio.subprocess.Process
+    client: httpx.AsyncClient
+    key: str
+    said: list[str] = field(default_factory=list)
+
+    async def ask(self, count: int = 1, **sample: Any) -> list[dict[str, Any]]:
+        """Ask for bots with these orders, all at once."""
+        body = {"meetingUrl": MEET, "config": {"sample": sample}}
+        answers = await asyncio.gather(*(self.client.post(BOTS, json=body) for _ in range(count)))
+        assert {answer.status_code for answer in answers} == {201}
+        return [answer.json() for answer in answers]
+
+    async def statuses(self) -> list[str]:
+        found, cursor = [], None
+        while True:
+            parameters: dict[str, Any] = {"limit": 200} | ({"cursor": cursor} if cursor else {})
+            page = (await self.client.get(BOTS, params=parameters)).json()
+            found += [bot["status"] for bot in page["bots"]]
+            cursor = page["nextCursor"]
+            if cursor is None:
+                return found
+
+    async def until(self, *wanted: str) -> Counter[str]:
+        """Wait until every bot is in one of these statuses."""
+        while set(found := await self.statuses()) - set(wanted):
+            pass
+        return Counter(found)
+
+    async def ends(self, number: signal.Signals = signal.SIGINT) -> int:
+        self.process.send_signal(number)
+        output, _ = await self.process.communicate()
+        self.said += output.decode().splitlines()
+        return self.process.returncode or 0
+
+
+@asynccontextmanager
+async def served(folder: Path, *options: str, **settings: str) -> AsyncIterator[Serve]:
+    """A botpool on a free port. Whatever it started is gone at the end."""
+    named = {f"BOTPOOL_{name.upper()}": value for name, value in settings.items()}
+    environment = {
+        "PATH": os.environ["PATH"],
+        "BOTPOOL_DATA_DIR": str(folder),
+        "BOTPOOL_PORT": "0",
+        "BOTPOOL_HEARTBEAT_INTERVAL_MS": "200",
+        "BOTPOOL_CLAIM_TTL_MS": "2000",
+        **named,
+    }
+    with (folder / f"log-{len([*folder.glob('log-*')])}").open("wb") as log:
+        process = await asyncio.create_subprocess_exec(
+            *(str(Path(sys.executable).parent / "botpool"), "serve", *options),
+            env=environment,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=log,
+        )
+    assert process.stdout is not None
+    try:
+        said: list[str] = []
+        while not said or not said[-1].startswith("the API:"):
+            line = await process.stdout.readline()
+            assert line, "it ended: " + "".join(path.read_text() for path in folder.glob("log-*"))
+            said.append(line.decode().rstrip("\n"))
+        url = said[0].removeprefix("botpool listens on ")
+        key = (folder / "admin.key").read_text().strip()
+        async with httpx.AsyncClient(
+            base_url=url, headers={"Authorization": f"Bearer {key}"}, timeout=30
+        ) as client:
+            yield Serve(process, client, key, said)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+@pytest.fixture
+async def folder(tmp_path: Path) -> AsyncIterator[Path]:
+    """A data folder. Bots that still run in it are ended with the test."""
+    yield tmp_path
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("HOME", "").startswith(str(tmp_path)):
+                process.kill()
+        except psutil.Error:
+            continue
+
+
+async def test_a_new_user_sees_a_bot_run_and_end(folder: Path) -> None:
+    async with served(folder) as botpool:
+        assert re.fullmatch(r"sign in:  http://127\.0\.0\.1:\d+/sign-in\?key=\S+", botpool.said[1])
+        (made,) = await botpool.ask(stayMs=100)
+        bot_id = made["bot"]["id"]
+        assert await botpool.until(*ENDED) == {"DONE": 1}
+        bot = (await botpool.client.get(f"{BOTS}/{bot_id}")).json()
+        assert bot["lastHeartbeat"] is not None
+        timeline = (await botpool.client.get(f"{BOTS}/{bot_id}/timeline")).json()["entries"]
+        assert [entry["toStatus"] for entry in timeline if entry["kind"] == "bot"] == [
+            "DEPLOYING",
+            "JOINING_CALL",
+            "IN_WAITING_ROOM",
+            "IN_CALL",
+            "LEAVING",
+            "DONE",
+        ]
+        while not (
+            lines := (await botpool.client.get(f"{BOTS}/{bot_id}/logs")).json()["container"]
+        ):
+            pass
+        assert "DONE" in lines
+        assert await botpool.ends() == 0
+    assert botpool.said[-1] == "shutting down …"
+
+
+async def test_bots_outlive_a_botpool_and_the_next_one_finds_them(folder: Path) -> None:
+    async with served(folder) as first:
+        port = first.client.base_url.port
+        await first.ask(stayMs=3_600_000)
+        await first.until("IN_CALL")
+        assert await first.ends(signal.SIGTERM) == 0
+    async with served(folder, "--stop-bots", port=str(port)) as second:
+        assert await second.statuses() == ["IN_CALL"]
+        heard = (await second.client.get(f"{BOTS}/1")).json()["lastHeartbeat"]
+        while (await second.client.get(f"{BOTS}/1")).json()["lastHeartbeat"] == heard:
+            pass
+        assert await second.ends() == 0
+        assert second.said[-2] == "stopped 1"
+    running = [p for p in psutil.process_iter() if "botpool.bot.sample" in " ".join(_line(p))]
+    assert [p for p in running if str(folder) in p.environ().get("HOME", "")] == []
+
+
+def _line(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
+async def test_fifty_bots_at_once_on_an_empty_pool_of_twenty_all_end(folder: Path) -> None:
+    async with served(folder, max_pool_size="20", rate_limit_per_second="1000") as botpool:
+        made = await botpool.ask(50, stayMs=10)
+        assert Counter(one["bot"]["status"] for one in made) == {"DEPLOYING": 20, "QUEUED": 30}
+        assert sorted(one["queuePosition"] for one in made if one["queuePosition"]) == [
+            *range(1, 31)
+        ]
+        assert await botpool.until(*ENDED) == {"DONE": 50}
+        assert await botpool.ends() == 0
+
+
+async def test_two_share_a_database_and_the_kill_of_one_loses_no_bot(folder: Path) -> None:
+    folder.chmod(0o755)
+    async with AsyncExitStack() as stack:
+        url = await stack.enter_async_context(embedded_postgres(folder / "server"))
+        settings = {"database_url": url, "max_pool_size": "6", "rate_limit_per_second": "1000"}
+        one = await stack.enter_async_context(served(folder, **settings))
+        port = one.client.base_url.port
+        other = await stack.enter_async_context(
+            served(folder, "--role", "all", **settings, public_url=str(one.client.base_url))
+        )
+        await asyncio.gather(one.ask(12, stayMs=10), other.ask(12, stayMs=10))
+        one.process.kill()
+        await one.process.wait()
+        # It comes back where the bots look for it.
+        again = await stack.enter_async_context(served(folder, **settings, port=str(port)))
+        found = await again.until(*ENDED)
+        assert found.total() == 24
+        assert found["DONE"] == 24, found
+        async with connect(url) as database:
+            assert await Store(database).broken_invariants() == []
+
+
+async def test_it_is_not_ready_without_its_database_and_comes_back_by_itself(
+    folder: Path,
+) -> None:
+    folder.chmod(0o755)
+    async with AsyncExitStack() as stack:
+        async with embedded_postgres(folder / "server") as url:
+            botpool = await stack.enter_async_context(served(folder, database_url=url))
+            await botpool.ask(stayMs=3_600_000)
+            await botpool.until("IN_CALL")
+            # Every connection cut at once, under load.
+            connection = await asyncpg.connect(url)
+            asking = asyncio.create_task(_ask_on(botpool))
+            for _ in range(5):
+                await connection.execute(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                    " WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
+                )
+            await connection.close()
+            created = await asking
+        # Shut down with its context: gone.
+        while (await botpool.client.get("/readyz")).status_code != 503:
+            pass
+        assert (await botpool.client.get("/healthz")).status_code == 200
+        answer = await botpool.client.post(BOTS, json={"meetingUrl": MEET})
+        assert (answer.status_code, answer.json()["code"]) == (503, "database_unreachable")
+        async with embedded_postgres(folder / "server"):
+            while (await botpool.client.get("/readyz")).status_code != 200:
+                pass
+            ids = {bot["id"] for bot in (await botpool.client.get(BOTS)).json()["bots"]}
+            assert created <= ids
+            # The bot that was in its call still is: it was never given up.
+            assert (await botpool.client.get(f"{BOTS}/1")).json()["status"] == "IN_CALL"
+            await botpool.ask(stayMs=10)
+            assert await botpool.ends() == 0
+
+
+async def _ask_on(botpool: Serve) -> set[int]:
+    """Ask for bots while the database has its troubles; those that were promised."""
+    made = set()
+    for _ in range(30):
+        answer = await botpool.client.post(
+            BOTS, json={"meetingUrl": MEET, "config": {"sample": {"stayMs": 10}}}
+        )
+        assert answer.status_code in {201, 503}, answer.text
+        if answer.status_code == 201:
+            made.add(answer.json()["bot"]["id"])
+    return made
+
+
+async def test_no_secret_is_written_to_the_log(folder: Path) -> None:
+    async with served(folder, log_level="DEBUG") as botpool:
+        await botpool.ask(stayMs=10)
+        await botpool.until(*ENDED)
+        await botpool.client.get("/sign-in", params={"key": botpool.key})
+        await botpool.client.get(BOTS, headers={"Authorization": "Bearer wrong-secret-key-of-mine"})
+        assert await botpool.ends() == 0
+    log = "".join(path.read_text() for path in folder.glob("log-*"))
+    assert botpool.key not in log
+    assert "wrong-secret-key-of-mine" not in log
+    assert "BOTPOOL_SLOT_TOKEN" not in log
+    assert "whsec_" not in log
+
+
+async def test_an_address_that_is_taken_is_one_sentence_and_exit_code_2(folder: Path) -> None:
+    async with served(folder) as botpool:
+        process = await asyncio.create_subprocess_exec(
+            *(str(Path(sys.executable).parent / "botpool"), "serve"),
+            *("--port", str(botpool.client.base_url.port)),
+            env={"PATH": os.environ["PATH"], "BOTPOOL_DATA_DIR": str(folder)},
+            stderr=asyncio.subprocess.PIPE,
+        )
+        _, said = await process.communicate()
+        assert process.returncode == 2
+        assert said.decode().startswith("botpool: botpool can't listen on 127.0.0.1, port")
+
+
+async def test_the_commands_in_the_readme_run(folder: Path) -> None:
+    root = Path(__file__).parents[2]
+    blocks = re.findall(r"```sh\n(.*?)```", (root / "README.md").read_text("utf-8"), re.DOTALL)
+    (commands,) = [block for block in blocks if "curl" in block]
+    async with served(folder) as botpool:
+        url = str(botpool.client.base_url).rstrip("/")
+        script = commands.replace("http://127.0.0.1:8000", url)
+        script = script.replace(".venv/bin/botpool", str(Path(sys.executable).parent / "botpool"))
+        process = await asyncio.create_subprocess_exec(
+            *("/bin/sh", "-e", "-c", script.replace("curl ", "curl --fail --silent ")),
+            env={"PATH": os.environ["PATH"], "BOTPOOL_DATA_DIR": str(folder)},
+            stdout=asyncio.subprocess.PIPE,
+        )
+        output, _ = await process.communicate()
+        assert process.returncode == 0
+        assert output.decode().count('"meetingUrl":"https://meet.google.com/abc-defg-hij"') == 2
+        assert await botpool.until(*ENDED) == {"DONE": 1}
+
+
+async def test_an_api_and_a_worker_share_the_work(folder: Path) -> None:
+    folder.chmod(0o755)
+    async with AsyncExitStack() as stack:
+        url = await stack.enter_async_context(embedded_postgres(folder / "server"))
+        api = await stack.enter_async_context(served(folder, "--role", "api", database_url=url))
+        await api.ask(stayMs=10)
+        assert await api.statuses() == ["DEPLOYING"]  # nobody works
+        environment = {
+            "PATH": os.environ["PATH"],
+            "BOTPOOL_DATA_DIR": str(folder),
+            "BOTPOOL_DATABASE_URL": url,
+            "BOTPOOL_PUBLIC_URL": str(api.client.base_url).rstrip("/"),
+        }
+        worker = await asyncio.create_subprocess_exec(
+            *(str(Path(sys.executable).parent / "botpool"), "serve", "--role", "worker"),
+            env=environment,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+        assert await api.until(*ENDED) == {"DONE": 1}
+        worker.terminate()
+        output, _ = await worker.communicate()
+        assert (worker.returncode, output.decode().splitlines()[0]) == (0, "botpool works")
+        assert await api.ends() == 0

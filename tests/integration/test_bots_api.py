@@ -1,0 +1,424 @@
+"""Bots over HTTP: asked for, looked at, stopped."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+
+from botpool.access import Access
+from botpool.api import create_app
+from botpool.pool import Pool
+from botpool.record import Record
+from botpool.settings import Settings
+from botpool.states import BotStatus, Platform, Role, SlotStatus
+from botpool.store import Store
+from tests.scene import Scene
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from botpool.store import Database
+
+MEET = "https://meet.google.com/abc-defg-hij"
+BOTS = "/api/v1/bots"
+
+
+@dataclass(frozen=True)
+class Api(Scene):
+    """A pool behind HTTP, as an admin and two clients see it."""
+
+    admin: httpx.AsyncClient
+    alice: httpx.AsyncClient
+    bob: httpx.AsyncClient
+
+    async def ask(self, client: httpx.AsyncClient | None = None, **body: Any) -> httpx.Response:
+        return await (client or self.alice).post(BOTS, json={"meetingUrl": MEET, **body})
+
+    async def count(self) -> int:
+        (row,) = await self.database.fetch("SELECT count(*) AS n FROM bots")
+        found: int = row["n"]
+        return found
+
+
+@asynccontextmanager
+async def opened(database: Database, **settings: Any) -> AsyncIterator[Api]:
+    chosen = Settings(**{"max_pool_size": 3, "rate_limit_per_second": 100_000, **settings})
+    store = Store(database)
+    await store.use_virtual_clock()
+    pool = Pool(store, chosen)
+    await pool.configure()
+    access = Access(store, chosen)
+    app = create_app(pool, chosen, access, Record(store))
+
+    def client(key: str) -> httpx.AsyncClient:
+        return httpx.AsyncClient(
+            transport=httpx.ASGITransport(app),
+            base_url="http://botpool",
+            headers={"Authorization": f"Bearer {key}"},
+        )
+
+    keys = [
+        (await access.create_key(name, role))[1]
+        for name, role in (("admin", Role.ADMIN), ("a", Role.CLIENT), ("b", Role.CLIENT))
+    ]
+    async with client(keys[0]) as admin, client(keys[1]) as alice, client(keys[2]) as bob:
+        yield Api(database, store, pool, admin, alice, bob)
+    assert await store.broken_invariants() == []
+
+
+@pytest.fixture
+async def api(database: Database) -> AsyncIterator[Api]:
+    async with opened(database) as api:
+        yield api
+
+
+def problem(response: httpx.Response, status: int, code: str) -> dict[str, Any]:
+    assert response.status_code == status, response.text
+    assert response.headers["Content-Type"] == "application/problem+json"
+    body: dict[str, Any] = response.json()
+    assert (body["status"], body["code"]) == (status, code)
+    return body
+
+
+# Creation
+
+
+async def test_a_bot_is_created_on_a_slot(api: Api) -> None:
+    response = await api.ask(botDisplayName="Notes", metadata={"a": 1}, config={"b": 2})
+    assert response.status_code == 201
+    bot = response.json()["bot"]
+    assert response.headers["Location"] == f"{BOTS}/{bot['id']}"
+    assert bot["status"] == "DEPLOYING"
+    assert bot["slotName"] == "pool-google-meet-001"
+    assert (bot["platform"], bot["meetingUrl"]) == ("google-meet", MEET)
+    assert (bot["metadata"], bot["priority"]) == ({"a": 1}, 100)
+    assert {"correlationId", "createdAt", "startedAt", "endedAt", "lastHeartbeat"} <= bot.keys()
+    assert {"failureReason", "failureCause", "containerRef", "botDisplayName"} <= bot.keys()
+    assert "config" not in bot  # it may hold the bot's secrets
+
+
+async def test_a_bot_that_finds_no_room_is_told_its_place(api: Api) -> None:
+    for _ in range(3):
+        await api.ask()
+    body = (await api.ask()).json()
+    assert (body["bot"]["status"], body["queuePosition"]) == ("QUEUED", 1)
+    shown = (await api.alice.get(f"{BOTS}/{body['bot']['id']}")).json()
+    assert (shown["queuePosition"], shown["slot"]) == (1, None)
+
+
+async def test_snake_case_is_accepted(api: Api) -> None:
+    response = await api.alice.post(
+        BOTS, json={"meeting_url": MEET, "bot_display_name": "N", "queue_timeout_ms": 5}
+    )
+    assert response.status_code == 201
+    assert response.json()["bot"]["botDisplayName"] == "N"
+
+
+@pytest.mark.parametrize(
+    ("body", "part"),
+    [
+        ({"meetingUrl": "https://example.com/x"}, "it looks like https://meet.google.com"),
+        ({"meetingUrl": MEET, "platform": "zoom"}, "is of google-meet, and platform says zoom"),
+        ({"meetingUrl": MEET, "platform": "webex"}, "'google-meet', 'microsoft-teams' or 'zoom'"),
+        ({"meetingUrl": MEET, "queueTimeoutMs": 600_001}, "between 0 and 600000 ms"),
+        ({"meetingUrl": MEET, "queueTimeoutMs": -1}, "queueTimeoutMs"),
+        ({"meetingUrl": MEET, "queueTimeoutMs": "soon"}, "queueTimeoutMs"),
+        ({"meetingUrl": MEET, "priority": 1.5}, "priority"),
+        ({"meetingUrl": MEET, "surprise": 1}, "surprise"),
+        ({"meetingUrl": MEET, "metadata": "x"}, "metadata"),
+        ({"meetingUrl": MEET, "metadata": {"a": "\x00"}}, ""),
+        ({"meetingUrl": MEET, "botDisplayName": ""}, "botDisplayName"),
+        ({"meetingUrl": MEET, "callbackUrl": "ftp://example.com"}, "callback"),
+        ({"meetingUrl": MEET, "callbackUrl": "http://user:secret@example.com"}, "callback"),
+        ({}, "meetingUrl"),
+        ([], ""),
+        (None, ""),
+    ],
+)
+async def test_what_cannot_be_is_refused_and_nothing_is_written(
+    api: Api, body: Any, part: str
+) -> None:
+    found = problem(await api.alice.post(BOTS, json=body), 422, "invalid_request")
+    assert part.lower() in found["detail"].lower()
+    assert "secret" not in found["detail"]
+    assert await api.count() == 0
+
+
+async def test_a_body_that_is_too_large_is_refused(api: Api) -> None:
+    response = await api.ask(metadata={"a": "x" * 2_000_000})
+    problem(response, 413, "request_too_large")
+
+
+async def test_teams_is_short_for_microsoft_teams(api: Api) -> None:
+    url = "https://teams.live.com/meet/9312345678901?p=abc"
+    bot = (await api.ask(meetingUrl=url, platform="teams")).json()["bot"]
+    assert bot["platform"] == "microsoft-teams"
+
+
+# The same again
+
+
+async def test_the_same_request_again_is_the_same_bot_and_the_same_answer(api: Api) -> None:
+    async def ask(client: httpx.AsyncClient, name: str = "Notes") -> httpx.Response:
+        return await client.post(
+            BOTS,
+            json={"meetingUrl": MEET, "botDisplayName": name},
+            headers={"Idempotency-Key": "once"},
+        )
+
+    answers = await asyncio.gather(*(ask(api.alice) for _ in range(8)))
+    assert {answer.status_code for answer in answers} == {201}
+    assert len({answer.text for answer in answers}) == 1
+    assert await api.count() == 1
+    # Much later, when the bot has gone on, by another process.
+    slot = await api.slot_of(answers[0].json()["bot"]["id"])
+    await api.pool.advance(slot.id, slot.lease, BotStatus.IN_CALL, "admitted")
+    async with opened_again(api) as again:
+        assert (await ask(again)).text == answers[0].text
+    problem(await ask(api.alice, "Other"), 422, "idempotency_mismatch")
+    # Another caller's key is another key.
+    assert (await ask(api.bob)).json()["bot"]["id"] != answers[0].json()["bot"]["id"]
+    assert await api.count() == 2
+
+
+@asynccontextmanager
+async def opened_again(api: Api) -> AsyncIterator[httpx.AsyncClient]:
+    """Another process on the same database, as the same caller sees it."""
+    store = Store(api.database)
+    settings = Settings(max_pool_size=3)
+    app = create_app(Pool(store, settings), settings, Access(store, settings), Record(store))
+    async with httpx.AsyncClient(
+        transport=httpx.ASGITransport(app), base_url="http://botpool", headers=api.alice.headers
+    ) as client:
+        yield client
+
+
+async def test_the_same_request_is_known_whatever_the_order_of_its_fields(api: Api) -> None:
+    headers = {"Idempotency-Key": "once", "Content-Type": "application/json"}
+    bodies = [
+        f'{{"meetingUrl": "{MEET}", "botDisplayName": "N"}}',
+        f'{{"bot_display_name": "N", "meeting_url": "{MEET}"}}',
+    ]
+    first, second = [await api.alice.post(BOTS, content=b, headers=headers) for b in bodies]
+    assert first.text == second.text
+
+
+async def test_one_live_bot_has_a_deduplication_key(api: Api) -> None:
+    answers = await asyncio.gather(*(api.ask(deduplicationKey="standup") for _ in range(5)))
+    (made,) = [answer for answer in answers if answer.status_code == 201]
+    bot_id = made.json()["bot"]["id"]
+    for answer in answers:
+        if answer is not made:
+            assert problem(answer, 409, "duplicate_bot")["botId"] == bot_id
+    assert (await api.ask(api.bob, deduplicationKey="standup")).status_code == 201
+    await api.alice.post(f"{BOTS}/{bot_id}/stop")
+    assert (await api.ask(deduplicationKey="standup")).status_code == 201
+
+
+# Looking
+
+
+async def test_bots_are_listed_newest_first_page_by_page(api: Api) -> None:
+    made = [(await api.ask()).json()["bot"]["id"] for _ in range(5)]
+    seen, cursor = [], None
+    while True:
+        parameters = {"limit": 2} | ({"cursor": cursor} if cursor else {})
+        page = (await api.alice.get(BOTS, params=parameters)).json()
+        seen += [bot["id"] for bot in page["bots"]]
+        cursor = page["nextCursor"]
+        if cursor is None:
+            break
+    assert seen == made[::-1]
+
+
+async def test_bots_are_filtered(api: Api) -> None:
+    first = (await api.ask(deduplicationKey="one")).json()["bot"]
+    second = (await api.ask(meetingUrl="https://zoom.us/j/1234567890")).json()["bot"]
+    await api.alice.post(f"{BOTS}/{second['id']}/stop")
+
+    async def listed(**parameters: Any) -> list[int]:
+        found = (await api.alice.get(BOTS, params=parameters)).json()
+        return [bot["id"] for bot in found["bots"]]
+
+    assert await listed(status="CANCELLED") == [second["id"]]
+    assert await listed(status=["CANCELLED", "DEPLOYING"]) == [second["id"], first["id"]]
+    assert await listed(platform="zoom") == [second["id"]]
+    assert await listed(platform="teams") == []
+    assert await listed(correlationId=first["correlationId"]) == [first["id"]]
+    assert await listed(deduplicationKey="one") == [first["id"]]
+    assert await listed(containerRef="none") == []
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"cursor": "nonsense"},
+        {"cursor": "LTE"},
+        {"limit": 0},
+        {"limit": 201},
+        {"status": "SLEEPING"},
+        {"platform": "webex"},
+    ],
+)
+async def test_a_list_that_cannot_be_is_refused(api: Api, parameters: dict[str, Any]) -> None:
+    problem(await api.alice.get(BOTS, params=parameters), 422, "invalid_request")
+
+
+@pytest.mark.parametrize("bot_id", ["999", str(2**63 - 1), str(2**70)])
+async def test_a_bot_that_is_not_there_is_not_found(api: Api, bot_id: str) -> None:
+    for path in ("", "/timeline", "/logs"):
+        problem(await api.alice.get(f"{BOTS}/{bot_id}{path}"), 404, "bot_not_found")
+    problem(await api.alice.post(f"{BOTS}/{bot_id}/stop"), 404, "bot_not_found")
+
+
+async def test_a_client_sees_and_stops_its_own_bots_alone(api: Api) -> None:
+    bot = (await api.ask()).json()["bot"]
+    for path in ("", "/timeline", "/logs"):
+        problem(await api.bob.get(f"{BOTS}/{bot['id']}{path}"), 404, "bot_not_found")
+        assert (await api.admin.get(f"{BOTS}/{bot['id']}{path}")).status_code == 200
+    problem(await api.bob.post(f"{BOTS}/{bot['id']}/stop"), 404, "bot_not_found")
+    assert (await api.bob.get(BOTS)).json()["bots"] == []
+    parameters = {"correlationId": bot["correlationId"]}
+    assert (await api.bob.get(BOTS, params=parameters)).json()["bots"] == []
+    assert len((await api.admin.get(BOTS)).json()["bots"]) == 1
+
+
+async def test_a_timeline_has_what_happened_and_what_the_bot_told(api: Api) -> None:
+    bot = (await api.ask()).json()["bot"]
+    slot = await api.slot_of(bot["id"])
+    await api.pool.advance(slot.id, slot.lease, BotStatus.IN_CALL, "admitted")
+    await api.pass_time(seconds=1)
+    await api.pool.add_events(slot.id, slot.lease, [("participant.joined", {"name": "A"})])
+    await api.pool.add_log_lines(slot.id, slot.lease, [("info", "recording")])
+    entries = (await api.alice.get(f"{BOTS}/{bot['id']}/timeline")).json()["entries"]
+    assert [(e["kind"], e["toStatus"], e["type"]) for e in entries] == [
+        ("slot", "deploying", None),
+        ("bot", "DEPLOYING", None),
+        ("slot", "busy", None),
+        ("bot", "IN_CALL", None),
+        ("event", None, "participant.joined"),
+    ]
+    logs = (await api.alice.get(f"{BOTS}/{bot['id']}/logs")).json()
+    assert [line["line"] for line in logs["lines"]] == ["recording"]
+
+
+# Stopping
+
+
+async def test_a_bot_is_stopped_from_every_status_and_twice_is_once(api: Api) -> None:
+    async def stop(bot_id: int) -> str:
+        answers = [await api.alice.post(f"{BOTS}/{bot_id}/stop") for _ in range(2)]
+        assert {answer.status_code for answer in answers} == {200}
+        first, second = (answer.json()["status"] for answer in answers)
+        assert first == second
+        return str(first)
+
+    bots = [(await api.ask()).json()["bot"]["id"] for _ in range(4)]
+    in_call = await api.slot_of(bots[1])
+    await api.pool.advance(in_call.id, in_call.lease, BotStatus.IN_CALL, "admitted")
+    done = await api.slot_of(bots[2])
+    await api.pool.advance(done.id, done.lease, BotStatus.DONE, "over")
+    assert [await stop(bot_id) for bot_id in bots] == [
+        "CANCELLED",
+        "LEAVING",
+        "DONE",
+        "CANCELLED",
+    ]
+
+
+async def test_a_reason_to_stop_is_recorded(api: Api) -> None:
+    bot = (await api.ask()).json()["bot"]
+    await api.alice.post(f"{BOTS}/{bot['id']}/stop", json={"reason": "wrong meeting"})
+    assert "wrong meeting" in [step.reason for step in await api.pool.timeline(bot["id"])]
+
+
+# What an operator sees
+
+
+async def test_an_operator_sees_pools_slots_and_the_queue(api: Api) -> None:
+    bots = [(await api.ask()).json()["bot"] for _ in range(4)]
+    (meet,) = [
+        row
+        for row in (await api.admin.get("/api/v1/pool")).json()["platforms"]
+        if row["platform"] == "google-meet"
+    ]
+    assert meet == {
+        "platform": "google-meet",
+        "maxSize": 3,
+        "total": 3,
+        "idle": 0,
+        "deploying": 3,
+        "busy": 0,
+        "releasing": 0,
+        "error": 0,
+        "queued": 1,
+    }
+    slots = (await api.admin.get("/api/v1/slots")).json()["slots"]
+    assert [slot["assignedBotId"] for slot in slots] == [bot["id"] for bot in bots[:3]]
+    one = (await api.admin.get(f"/api/v1/slots/{slots[0]['id']}")).json()
+    assert one["slotName"] == "pool-google-meet-001"
+    (entry,) = (await api.admin.get("/api/v1/queue", params={"platform": "google-meet"})).json()[
+        "entries"
+    ]
+    assert (entry["botId"], entry["position"]) == (bots[3]["id"], 1)
+    problem(await api.admin.get("/api/v1/slots/999"), 404, "slot_not_found")
+
+
+@pytest.mark.parametrize("path", ["pool", "slots", "slots/1", "queue"])
+async def test_a_client_sees_nothing_of_that(api: Api, path: str) -> None:
+    problem(await api.alice.get(f"/api/v1/{path}"), 403, "forbidden")
+
+
+async def test_a_drained_slot_serves_its_bot_to_the_end_and_no_other(api: Api) -> None:
+    bot = (await api.ask()).json()["bot"]
+    slot = await api.slot_of(bot["id"])
+    drained = await api.admin.post(f"/api/v1/slots/{slot.id}/drain")
+    assert (drained.status_code, drained.json()["draining"]) == (202, True)
+    assert (await api.pool.get_bot(bot["id"])).status is BotStatus.DEPLOYING
+    await api.end(slot)
+    assert await api.pool.free(slot.id, slot.lease) == []
+    await api.pool.delete_slot(slot.id, slot.lease, "drained")
+    assert await api.pool.slots() == []
+    idle = await api.idle(Platform.ZOOM)
+    await api.admin.post(f"/api/v1/slots/{idle.id}/drain")
+    assert await api.pool.slots() == []
+
+
+async def test_a_slot_in_error_is_due_at_once_when_it_is_to_recover(api: Api) -> None:
+    bot = (await api.ask()).json()["bot"]
+    slot = await api.slot_of(bot["id"])
+    await api.end(slot)
+    await api.pool.mark_error(slot.id, slot.lease, "engine", "stuck")  # type: ignore[arg-type]
+    await api.database.execute(
+        "UPDATE bot_pool_slots SET due_at = 'infinity', recovery_attempts = 2"
+    )
+    shown = (await api.admin.post(f"/api/v1/slots/{slot.id}/recover")).json()
+    assert (shown["status"], shown["recoveryAttempts"]) == (SlotStatus.ERROR, 0)
+    found = await api.pool.get_slot(slot.id)
+    assert found.due_at == found.read_at
+
+
+# In general
+
+
+async def test_every_call_wants_a_key(api: Api) -> None:
+    api.alice.headers.pop("Authorization")
+    paths = (await api.alice.get("/openapi.json")).json()["paths"]
+    for path, calls in paths.items():
+        for method in calls:
+            url = path.replace("{bot_id}", "1").replace("{slot_id}", "1")
+            response = await api.alice.request(method, url, json={})
+            if path in {"/healthz", "/readyz", "/"}:
+                continue
+            problem(response, 401, "unauthorized")
+
+
+async def test_the_page_at_the_root_says_what_runs_here(api: Api) -> None:
+    response = await api.alice.get("/")
+    assert response.status_code == 200
+    assert "/docs" in response.text

@@ -118,7 +118,8 @@ def settings() -> str:
         shown = f"`{default}`" if field.default_factory is None and default is not None else ""
         if name == "data_dir":
             shown = "the user's data folder"
-        rows.append(f"| `BOTPOOL_{name.upper()}` | {shown} | {field.description} |")
+        other = f" (or `{name.upper()}`)" if field.validation_alias is not None else ""
+        rows.append(f"| `BOTPOOL_{name.upper()}`{other} | {shown} | {field.description} |")
     return f"""{_MADE}
 # Settings
 

@@ -16,6 +16,12 @@ Json = dict[str, Any]
 WAITS_FOR_ROOM = "waits for room on the host"
 """The deployment status of a slot on whose host too many start at a time."""
 
+WAITS_FOR_IMAGE = "waits for the image"
+"""The deployment status of a slot whose image somebody brings to its host."""
+
+WAITS_FOR_HOST = "waits for a host"
+"""The deployment status of a slot for which no host is open and has room."""
+
 DEFAULT_PRIORITY = 100
 """A lower number is served first."""
 
@@ -188,7 +194,10 @@ class Slot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImagePull:
-    """An image on a host: `pulling`, `present` or `failed`."""
+    """An image on a host: `pulling`, `present` or `failed`.
+
+    `slot_id` and `lease` tell whose start brings it, where a start does.
+    """
 
     engine: str
     host: str
@@ -203,6 +212,8 @@ class ImagePull:
     started_at: datetime
     finished_at: datetime | None
     retry_at: datetime | None
+    slot_id: int | None
+    lease: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ from botpool.errors import (
     InvalidRequest,
     StaleLease,
 )
-from botpool.models import WAITS_FOR_ROOM, Ending
+from botpool.models import WAITS_FOR_IMAGE, WAITS_FOR_ROOM, Ending
 from botpool.states import (
     BOT_ENDED,
     BOT_MAY_SAY,
@@ -148,9 +148,9 @@ class Pool(Creation):
         if not written:
             await self._check_lease(slot_id, lease, assigned=True)
         elif written[0].from_status == SlotStatus.DEPLOYING:
-            await self._store.make_room(
-                slot_id, self._settings.max_concurrent_deployments, WAITS_FOR_ROOM
-            )
+            most = self._settings.max_concurrent_deployments
+            for pull in await self._store.make_room(slot_id, most, WAITS_FOR_ROOM):
+                await self._store.wake_pull(pull, WAITS_FOR_IMAGE, 0)
         return written
 
     async def heartbeat(self, slot_id: int, lease: int) -> Heartbeat:

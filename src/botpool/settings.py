@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from platformdirs import user_data_path
 from pydantic import (
+    AliasChoices,
     ByteSize,
     Field,
     SecretStr,
@@ -37,10 +38,18 @@ def is_webhook_secret(text: str) -> bool:
     return found is not None and len(found[1]) % 4 != 1
 
 
+def _coolify(name: str, description: str, default: str | None = None) -> Any:
+    """A setting that is also known by the name that others use for it, without our prefix."""
+    names = AliasChoices(f"botpool_{name}", name)
+    return Field(default=default, validation_alias=names, description=description)
+
+
 class Settings(BaseSettings):
     """How this botpool is set up. Read once, then handed on."""
 
-    model_config = SettingsConfigDict(env_prefix="BOTPOOL_", env_ignore_empty=True, frozen=True)
+    model_config = SettingsConfigDict(
+        env_prefix="BOTPOOL_", env_ignore_empty=True, frozen=True, populate_by_name=True
+    )
 
     database_url: SecretStr | None = Field(
         default=None, description="PostgreSQL 14 or later. Without it, botpool starts its own."
@@ -84,6 +93,9 @@ class Settings(BaseSettings):
     )
     max_concurrent_deployments: int = Field(
         default=4, ge=1, description="How many containers start on a host at a time."
+    )
+    max_slots_per_host: int | None = Field(
+        default=None, ge=1, description="How many slots a host has at most. By default no limit."
     )
     stop_grace_ms: Milliseconds = Field(
         default=10_000, description="How long a container has to end before it is forced to."
@@ -146,6 +158,38 @@ class Settings(BaseSettings):
     )
     docker_shm_size: ByteSize | None = Field(
         default=None, description="Size of `/dev/shm`, which browsers need, such as `1GiB`."
+    )
+    coolify_api_url: str | None = _coolify(
+        "coolify_api_url", "Coolify's address, such as `https://coolify.example`."
+    )
+    coolify_api_token: SecretStr | None = _coolify(
+        "coolify_api_token", "A token with the abilities read, write and deploy: `1|…`."
+    )
+    coolify_project_uuid: str | None = _coolify(
+        "coolify_project_uuid", "The project that applications are made in."
+    )
+    coolify_environment_name: str = _coolify(
+        "coolify_environment_name", "The environment of that project.", "production"
+    )
+    coolify_server_uuid: str | None = _coolify(
+        "coolify_server_uuid", "The server that slots run on; several, separated by commas."
+    )
+    coolify_destination_uuid: str | None = _coolify(
+        "coolify_destination_uuid",
+        "The destination of each server, in the order of the servers. Needed for a server that has"
+        " several.",
+    )
+    coolify_requests_per_minute: int = Field(
+        default=200,
+        ge=10,
+        description="How many requests a process makes to Coolify in a minute at most.",
+    )
+    coolify_bot_data: bool = Field(
+        default=True,
+        description=(
+            "Whether a start gives its container `BOT_DATA` and a token of its own. Without, a"
+            " start is a request less, and the token stays that of the slot."
+        ),
     )
     webhook_secret: SecretStr | None = Field(
         default=None,
@@ -210,9 +254,12 @@ def load_settings() -> Settings:
         return Settings()
     except ValidationError as error:
         problems = "; ".join(
-            ": ".join(
-                [*(f"BOTPOOL_{str(name).upper()}" for name in problem["loc"]), problem["msg"]]
-            )
+            ": ".join([*(_variable(str(name)) for name in problem["loc"]), problem["msg"]])
             for problem in error.errors(include_input=False, include_url=False)
         )
         raise SettingsInvalid(f"{problems}.") from None
+
+
+def _variable(name: str) -> str:
+    """The variable that a setting is read from, by its name or one of its aliases."""
+    return f"BOTPOOL_{name.upper().removeprefix('BOTPOOL_')}"

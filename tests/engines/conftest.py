@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
 
+from botpool.engines.coolify import CoolifyEngine
+from botpool.engines.coolify_api import CoolifyApi
+from botpool.engines.coolify_budget import Budget
 from botpool.engines.docker import DockerEngine
+from tests.coolify import Coolify, Rules, TaskContainers
 from tests.engines.testbed import (
     BOT_IMAGE,
     Daemon,
@@ -24,6 +30,7 @@ from tests.engines.testbed import (
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
+    from tests.coolify import RunningContainer
     from tests.engines.testbed import Registry
 
 
@@ -75,6 +82,49 @@ async def podman_engine(podman: Daemon) -> AsyncIterator[DockerEngine]:
     engine = DockerEngine({"a": podman.address}, installation="test", network="host")
     yield engine
     await engine.close()
+
+
+async def play(container: RunningContainer) -> int:
+    """What `/bot` of the other engines does, as its environment says."""
+    behaviour = container.environment["TEST_BEHAVIOUR"]
+    if behaviour == "write":
+        for name, value in container.environment.items():
+            container.say(f"{name}={value}")
+    container.say({"ignore": "deaf"}.get(behaviour, "hello"))
+    if behaviour == "ignore":
+        await asyncio.Event().wait()
+    if behaviour.startswith("exit:"):
+        return int(behaviour.removeprefix("exit:"))
+    await container.asked_to_stop.wait()
+    return 0
+
+
+def engine_on(coolify: Coolify, **options: Any) -> CoolifyEngine:
+    """An engine on an imitated Coolify."""
+    transport = httpx.ASGITransport(app=coolify.app)
+    budget = Budget(coolify.rules.requests_per_minute)
+    api = CoolifyApi("http://coolify.test", coolify.token, budget, transport=transport)
+    return CoolifyEngine(
+        api,
+        {server: coolify.destinations[server] for server in coolify.rules.servers},
+        **{
+            "project": coolify.project_uuid,
+            "environment": coolify.environment_name,
+            "installation": "test",
+            **options,
+        },
+    )
+
+
+@pytest.fixture(scope="session")
+async def coolify_engine() -> AsyncIterator[CoolifyEngine]:
+    """Server "a" of an imitated Coolify, whose containers do as those of `docker_engine`."""
+    rules = Rules(servers=["a"], requests_per_minute=10**6, stop_grace_seconds=0.5)
+    coolify = Coolify(rules, containers=TaskContainers(play))
+    engine = engine_on(coolify, list_seconds=0.001)
+    yield engine
+    await engine.close()
+    await coolify.close()
 
 
 @pytest.fixture

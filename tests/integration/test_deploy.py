@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from botpool.engines.base import ContainerState, Observation
+from botpool.engines.base import ContainerState, Observation, Traits
 from botpool.engines.simulated import Faults
 from botpool.errors import EngineUnavailable, StaleLease
 from botpool.states import BotStatus, FailureCause, Platform, SlotStatus
@@ -162,7 +162,7 @@ async def test_an_exit_counts_after_the_grace_where_it_may_be_of_before_the_star
     database: Database, monkeypatch: pytest.MonkeyPatch, lags: bool
 ) -> None:
     async with working(database, max_launch_attempts=1) as works:
-        monkeypatch.setattr(type(works.engine), "lags", lags)
+        monkeypatch.setattr(type(works.engine), "traits", Traits(lags=lags))
         works.engine.started = lambda started, _: works.engine.exit(started, 7)
         bot = await works.launched()
         if lags:
@@ -179,16 +179,18 @@ async def test_a_broken_container_fails_within_the_grace_too(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with working(database, max_launch_attempts=1) as works:
-        monkeypatch.setattr(type(works.engine), "lags", True)
+        monkeypatch.setattr(type(works.engine), "traits", Traits(lags=True))
 
         seen = iter([ContainerState.CREATED])
 
-        async def observe(_: object) -> Observation:
+        async def observe(*_: object) -> Observation:
             state = next(seen, ContainerState.FAILED)
             return Observation(state=state, detail="degraded:unhealthy")
 
         monkeypatch.setattr(works.engine, "observe", observe)
         bot = await works.launched(Platform.ZOOM)
+        await works.go(seconds=1)
+        bot = await works.pool.get_bot(bot.id)
         assert (bot.status, bot.failure_reason) == (BotStatus.FATAL, "degraded:unhealthy")
 
 

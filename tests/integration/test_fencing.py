@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from botpool.engines.base import Traits
 from botpool.errors import ClaimLost, EngineRefused, StaleLease
 from botpool.reconciler.deploy import deploy
 from botpool.reconciler.release import release
@@ -193,7 +194,7 @@ async def test_a_bot_that_claims_makes_room_for_the_next_deployment(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with working(database, max_concurrent_deployments=1) as works:
-        monkeypatch.setattr(type(works.engine), "lags", True)
+        monkeypatch.setattr(type(works.engine), "traits", Traits(lags=True))
         works.engine.faults = type(works.engine.faults)(start=(60.0, 60.0))
         first = await works.launched(Platform.ZOOM)
         second = await works.launched(Platform.ZOOM)

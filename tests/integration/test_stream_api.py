@@ -60,7 +60,7 @@ class Served:
 
     async def gone(self) -> None:
         """Wait until nobody listens."""
-        while self.record.subscriptions:  # noqa: ASYNC110 - nothing tells of it
+        while self.record.subscriptions:
             await asyncio.sleep(0)
 
 

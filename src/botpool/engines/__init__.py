@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from botpool.engines.process import ProcessEngine
+from botpool.errors import SettingsInvalid
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,11 +23,12 @@ def make_engines(settings: Settings, installation: str) -> Mapping[str, Engine]:
 
     Raises a `SetupError` for settings that can't be used.
     """
-    # Here, because it takes long to import, and only a reconciler needs it.
+    # Here, because they take long to import, and only a reconciler needs them.
+    from botpool.engines.coolify_settings import coolify_engine  # noqa: PLC0415
     from botpool.engines.docker import DockerEngine, docker_hosts  # noqa: PLC0415
 
     command = shlex.split(settings.process_command or "") or SAMPLE_BOT
-    return {
+    engines: dict[str, Engine] = {
         "process": ProcessEngine(settings.data_dir / "slots" / installation, command),
         "docker": DockerEngine(
             docker_hosts(settings.docker_hosts),
@@ -37,3 +39,9 @@ def make_engines(settings: Settings, installation: str) -> Mapping[str, Engine]:
             shm_size=settings.docker_shm_size,
         ),
     }
+    if settings.engine == "coolify" or settings.coolify_api_url is not None:
+        engines["coolify"] = coolify_engine(settings, installation)
+    if settings.engine not in engines:
+        names = ", ".join(sorted({*engines, "coolify"}))
+        raise SettingsInvalid(f"BOTPOOL_ENGINE is {settings.engine!r}, and must be one of {names}.")
+    return engines

@@ -38,6 +38,9 @@ class ContainerState(StrEnum):
     """There is no such container."""
 
 
+REFERENCE = "POOL_SLOT_UUID"
+"""The variable in which a container finds its own reference. Every engine sets it."""
+
 STOPPED = frozenset({ContainerState.CREATED, ContainerState.EXITED, ContainerState.MISSING})
 """A container in one of these is proved to run nothing, its children included."""
 
@@ -52,19 +55,24 @@ class Container:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """A container as the engine sees it now. `detail` is in the engine's own words."""
+    """A container as the engine sees it now. `detail` is in the engine's own words.
+
+    `deployment` is the one that it tells of, if that may still start the container.
+    """
 
     state: ContainerState
     exit_code: int | None = None
     detail: str = ""
+    deployment: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerSpec:
     """What a container is made of.
 
-    `name` is its reference where the engine lets us choose one. `slot_id` and `slot_name` go with
-    it, so that a list of containers tells which slot each belongs to.
+    `name` is its reference where the engine lets us choose one, and in any case the same for a
+    call that is made again. `slot_id` and `slot_name` go with it, so that a list of containers
+    tells which slot each belongs to.
     """
 
     host: str
@@ -77,12 +85,17 @@ class ContainerSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedContainer:
-    """A container of ours, whether a slot has it or not."""
+    """A container of ours, whether a slot has it or not.
+
+    Where `slot_id` is None it only looks like one: whether it is ours, our own records must say.
+    """
 
     container: Container
-    slot_id: int
+    slot_id: int | None
     slot_name: str
     observation: Observation
+    description: str | None = None
+    """The line that is shown of it, where the engine has an interface of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +104,26 @@ class PullProgress:
 
     current: int
     total: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traits:
+    """How an engine differs from one that runs containers here and now."""
+
+    lags: bool = False
+    """An observation may be of before the last start or stop: right after a start, `EXITED` is no
+    news, and a bot that is heard runs, whatever the engine says."""
+    reusable: bool = False
+    """A stopped container can be started for another bot. Elsewhere it is created anew between two
+    bots, with nothing that the first one left."""
+    environment_at_start: bool = True
+    """A start can change the environment of a container."""
+    pulls_at_start: bool = False
+    """A start brings the image. Whoever starts first on a host holds the pull until it runs."""
+    keeps_logs: bool = True
+    """Logs can be had after the container has ended."""
+    patience_seconds: float = 60.0
+    """How long one step with it may take before it counts as one that hangs."""
 
 
 class Engine(Protocol):
@@ -106,29 +139,23 @@ class Engine(Protocol):
         ...
 
     @property
-    def lags(self) -> bool:
-        """Whether an observation may be of before the last start or stop.
-
-        Right after a start, `EXITED` is then no news.
-        """
-        ...
-
-    @property
-    def reusable(self) -> bool:
-        """Whether a stopped container can be started for another bot.
-
-        Where it can't, it is created anew between two bots, with nothing that the first one left.
-        """
+    def traits(self) -> Traits:
+        """How it differs from others."""
         ...
 
     def hosts(self) -> Sequence[str]:
-        """The hosts that new containers may be put on; never empty, always in the same order."""
+        """The hosts that it knows; never empty, always in the same order."""
+        ...
+
+    async def open_hosts(self) -> Sequence[str]:
+        """Those of its hosts that new containers may be put on now."""
         ...
 
     async def pull(self, host: str, image: str, progress: Callable[[PullProgress], None]) -> bool:
         """Bring an image to a host, and return whether it had to be fetched.
 
-        Returns once it is there, however long that takes. Cancelled, it stops fetching.
+        Returns once it is there, however long that takes. Cancelled, it stops fetching. Not called
+        where a start does it.
         """
         ...
 
@@ -149,8 +176,12 @@ class Engine(Protocol):
         """
         ...
 
-    async def observe(self, container: Container) -> Observation:
-        """What the container is doing. One that is gone is `MISSING`, not an error."""
+    async def observe(self, container: Container, deployment: str | None = None) -> Observation:
+        """What the container is doing. One that is gone is `MISSING`, not an error.
+
+        With a deployment, what became of that one: `FAILED` if it did. Without, a state in
+        `STOPPED` proves that nothing runs and that nothing will be started by what was asked for.
+        """
         ...
 
     async def stop(self, container: Container, grace_seconds: float) -> None:

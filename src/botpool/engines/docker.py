@@ -15,11 +15,13 @@ from aiodocker import DockerError
 
 from botpool.engines import docker_api
 from botpool.engines.base import (
+    REFERENCE,
     STOPPED,
     Container,
     ContainerState,
     ListedContainer,
     Observation,
+    Traits,
 )
 from botpool.engines.docker_credentials import registry_header
 from botpool.errors import (
@@ -109,8 +111,7 @@ class DockerEngine:
     """
 
     name = "docker"
-    lags = False
-    reusable = False
+    traits = Traits(environment_at_start=False)
 
     def __init__(
         self,
@@ -144,6 +145,10 @@ class DockerEngine:
     def hosts(self) -> Sequence[str]:
         """The hosts in the order in which they were given."""
         return tuple(self._hosts)
+
+    async def open_hosts(self) -> Sequence[str]:
+        """All of them: one that is away is waited for."""
+        return self.hosts()
 
     async def pull(self, host: str, image: str, progress: Callable[[PullProgress], None]) -> bool:
         """Bring an image to a host, with the credentials that `docker login` has left here."""
@@ -182,7 +187,7 @@ class DockerEngine:
                 raise ContainerMissing(f"{container.ref} is not on {container.host}.")
             return f"{started['Id'][:12]}@{started['State']['StartedAt']}"
 
-    async def observe(self, container: Container) -> Observation:
+    async def observe(self, container: Container, deployment: str | None = None) -> Observation:
         """What the container is doing. One of somebody else's that has its name is `MISSING`."""
         with self._docker(container.host) as client:
             found = await self._own(client, container.ref)
@@ -240,9 +245,10 @@ class DockerEngine:
             yield self._clients[host]
 
     def _config(self, spec: ContainerSpec) -> dict[str, Any]:
+        environment = {**spec.environment, REFERENCE: spec.name}
         return {
             "Image": spec.image,
-            "Env": [f"{name}={value}" for name, value in spec.environment.items()],
+            "Env": [f"{name}={value}" for name, value in environment.items()],
             "Labels": {
                 _INSTALLATION: self._installation,
                 _SLOT_ID: str(spec.slot_id),

@@ -11,7 +11,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-from botpool.engines.base import Container, ListedContainer
+from botpool.engines.base import Container, ListedContainer, Traits
 from botpool.engines.process_folder import Folder
 from botpool.engines.process_tree import alive, send_signal
 from botpool.errors import EngineUnavailable
@@ -35,8 +35,7 @@ class ProcessEngine:
     """Runs `command` for every bot, in folders below `folder`. Bots outlive it."""
 
     name = "process"
-    lags = False
-    reusable = False
+    traits = Traits()
 
     def __init__(self, folder: Path, command: Sequence[str]) -> None:
         self._folder = folder
@@ -48,6 +47,10 @@ class ProcessEngine:
     def hosts(self) -> Sequence[str]:
         """The one that the folder is on."""
         return (self._host,)
+
+    async def open_hosts(self) -> Sequence[str]:
+        """The same."""
+        return self.hosts()
 
     async def pull(self, host: str, image: str, progress: Callable[[PullProgress], None]) -> bool:
         """Nothing: processes have no image."""
@@ -69,7 +72,7 @@ class ProcessEngine:
         leader = folder.leader()
         return "ended" if leader is None else str(leader.pid)
 
-    async def observe(self, container: Container) -> Observation:
+    async def observe(self, container: Container, deployment: str | None = None) -> Observation:
         """Look at the process that leads, and for what it left behind."""
         self._reap()
         return await _blocking(self._at(container).observe)

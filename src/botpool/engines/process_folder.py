@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from botpool.engines.base import ContainerState, Observation
+from botpool.engines.base import REFERENCE, ContainerState, Observation
 from botpool.engines.process_tree import alive, find_processes, start_mark
 from botpool.errors import ContainerMissing, EngineRefused
 
@@ -47,7 +47,6 @@ echo $? > "$folder/exit.new"
 mv "$folder/exit.new" "$folder/exit"
 """
 
-_MARK = "POOL_SLOT_UUID"
 _LONGEST_OUTPUT = 20_000_000
 _READ_OUTPUT = 1_000_000
 
@@ -116,7 +115,7 @@ class Folder:
                     "TMPDIR": str(work / "tmp"),
                     **spec["environment"],
                     **environment,
-                    _MARK: self.path.name,
+                    REFERENCE: self.path.name,
                 },
                 stdin=subprocess.PIPE,
                 stdout=output,
@@ -175,7 +174,7 @@ class Folder:
             return []
         # While a session has members its number is nobody else's; else it has another start.
         ours = start_mark(run["pid"]) in {None, run["start"]}
-        return find_processes(run["pid"] if ours else None, _MARK, self.path.name)
+        return find_processes(run["pid"] if ours else None, REFERENCE, self.path.name)
 
     def _run(self) -> dict[str, Any] | None:
         try:

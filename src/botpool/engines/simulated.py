@@ -11,15 +11,17 @@ import asyncio
 import random
 import time
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from botpool.engines.base import (
+    REFERENCE,
     Container,
     ContainerState,
     ListedContainer,
     Observation,
     PullProgress,
+    Traits,
 )
 from botpool.errors import ContainerMissing, EngineRefused, EngineUnavailable, ImageMissing
 
@@ -80,7 +82,6 @@ class SimulatedEngine:
     """An engine on one core. `started` is told of every start, to play the bot."""
 
     name = "simulated"
-    reusable = False
 
     def __init__(
         self,
@@ -88,11 +89,13 @@ class SimulatedEngine:
         *,
         seed: int = 0,
         faults: Faults | None = None,
+        traits: Traits | None = None,
         started: Callable[[Container, Mapping[str, str]], None] | None = None,
         now: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self.faults = faults or Faults()
+        self._traits = traits or Traits()
         self.started = started
         self.counts: Counter[str] = Counter()
         """How often each thing was really done; pulls and starts by name, too."""
@@ -105,13 +108,15 @@ class SimulatedEngine:
         self._hosts = tuple(hosts)
         self._away: set[str] = set()
         self._hanging: set[str] = set()
-        self._images: set[tuple[str, str]] = set()
+        self._images: dict[tuple[str, str], float] = {}
+        """Since when, or from when on, an image is on a host."""
         self._rows: dict[Container, _Row] = {}
 
     @property
-    def lags(self) -> bool:
-        """Whether observations are old."""
-        return self.faults.lag > 0 or self.faults.lies > 0
+    def traits(self) -> Traits:
+        """Those that it was given, and whether observations are old."""
+        lags = self._traits.lags or self.faults.lag > 0 or self.faults.lies > 0
+        return replace(self._traits, lags=lags)
 
     # What a test or a simulation does to it
 
@@ -134,11 +139,11 @@ class SimulatedEngine:
 
     def add_image(self, host: str, image: str) -> None:
         """Let an image be on a host."""
-        self._images.add((host, image))
+        self._images[host, image] = self._now()
 
     def lose_image(self, host: str, image: str) -> None:
         """Let an image be gone from a host."""
-        self._images.discard((host, image))
+        self._images.pop((host, image), None)
 
     def exit(self, container: Container, code: int = 0) -> None:
         """Let what runs in a container end by itself."""
@@ -177,11 +182,15 @@ class SimulatedEngine:
         """As many as were asked for."""
         return self._hosts
 
+    async def open_hosts(self) -> Sequence[str]:
+        """Those that are not away."""
+        return [host for host in self._hosts if host not in self._away]
+
     async def pull(self, host: str, image: str, progress: Callable[[PullProgress], None]) -> bool:
         """Take a while, unless the image is there."""
         await self._call(host)
         key = (host, image)
-        if key in self._images:
+        if self._has_image(key):
             return False
         self._pulling[key] += 1
         self.most_pulls[key] = max(self.most_pulls[key], self._pulling[key])
@@ -197,7 +206,7 @@ class SimulatedEngine:
                 raise EngineRefused(f"{image} can't be pulled.")
         finally:
             self._pulling[key] -= 1
-        self._images.add(key)
+        self._images[key] = self._now()
         self._lose_reply()
         return True
 
@@ -205,7 +214,11 @@ class SimulatedEngine:
         """Add a row."""
         await self._call(spec.host)
         container = Container(spec.host, spec.name)
-        if spec.image is not None and (spec.host, spec.image) not in self._images:
+        if not (
+            self._traits.pulls_at_start
+            or spec.image is None
+            or self._has_image((spec.host, spec.image))
+        ):
             raise ImageMissing(f"{spec.image} is not on {spec.host}.")
         if container in self.running():
             raise EngineRefused(f"{spec.name} runs.")
@@ -224,18 +237,22 @@ class SimulatedEngine:
             self.counts["start"] += 1
             self.counts[f"start {container.ref}"] += 1
             row.become(now, ContainerState.STARTING)
-            ready = now + self._random.uniform(*self.faults.start)
+            ready = self._pulled(container.host, row.spec.image)
+            ready += self._random.uniform(*self.faults.start)
             if self._happens(self.faults.start_fails):
                 state = self._random.choice((ContainerState.FAILED, ContainerState.EXITED))
                 row.become(ready, state, exit_code=1, detail="it was to fail")
             else:
                 row.become(ready, ContainerState.RUNNING)
                 if self.started is not None:
-                    self.started(container, {**row.spec.environment, **environment})
+                    self.started(
+                        container,
+                        {**row.spec.environment, REFERENCE: container.ref, **environment},
+                    )
         self._lose_reply()
         return f"deployment-{self.counts['start']}"
 
-    async def observe(self, container: Container) -> Observation:
+    async def observe(self, container: Container, deployment: str | None = None) -> Observation:
         """What it was a while ago; now and then something else."""
         await self._call(container.host)
         row = self._rows.get(container)
@@ -278,6 +295,20 @@ class SimulatedEngine:
 
     async def close(self) -> None:
         """Nothing."""
+
+    def _has_image(self, key: tuple[str, str]) -> bool:
+        return key in self._images and self._images[key] <= self._now()
+
+    def _pulled(self, host: str, image: str | None) -> float:
+        """From when on a start has its image, which it brings itself where engines do."""
+        key = (host, image or "")
+        if image is None or self._has_image(key):
+            return self._now()
+        self.counts["pull"] += 1
+        self.counts[f"pull {host} {image}"] += 1
+        self.most_pulls[key] = 2 if key in self._images else max(self.most_pulls[key], 1)
+        self._images[key] = self._now() + self._random.uniform(*self.faults.pull)
+        return self._images[key]
 
     def _row(self, container: Container) -> _Row:
         if container not in self._rows:

@@ -6,6 +6,8 @@ import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import structlog
+
 from botpool.engines.base import Container
 from botpool.errors import ClaimLost, EngineRefused
 from botpool.reconciler.points import go_on
@@ -20,10 +22,12 @@ if TYPE_CHECKING:
     from botpool.settings import Settings
     from botpool.store import Store
 
+_log: structlog.stdlib.BoundLogger = structlog.get_logger("botpool")
+
 NOW = 0.0
 """Look at the slot again at once."""
 
-WAITS_FOR_IMAGE = "waits for the image"
+_FIRST_LOOK_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,8 @@ class Context:
     installation: str
     reached: Reached = go_on
     random: random.Random = field(default_factory=random.Random)
+    told: set[str] = field(default_factory=set)
+    """The containers of which was told that nobody knows whose they are."""
 
     def engine(self, slot: Slot) -> Engine:
         """The engine of a slot. Raises `EngineRefused` if this botpool doesn't have it."""
@@ -53,6 +59,11 @@ class Context:
         """About so long: replicas that failed together don't come back together."""
         return seconds * self.random.uniform(0.8, 1.2)
 
+    def next_look(self, age_seconds: float) -> float:
+        """In how many seconds to look again at what has taken so long: often at first."""
+        longest = self.settings.deploy_poll_interval_ms / 1000
+        return self.jittered(min(max(age_seconds / 2, _FIRST_LOOK_SECONDS), longest))
+
     async def confirm(self, slot: Slot) -> None:
         """Make sure, right before an engine is told to do something, that the slot is still ours.
 
@@ -61,6 +72,16 @@ class Context:
         ttl_ms = self.settings.claim_ttl_ms
         if slot.id not in await self.store.renew_claims(self.replica, [slot.id], ttl_ms):
             raise ClaimLost(f"{slot.slot_name} is somebody else's by now.")
+
+    def tell_once(self, container_ref: str, **more: str) -> None:
+        """Log that there is a container which looks like ours, and which we never had."""
+        if container_ref not in self.told:
+            self.told.add(container_ref)
+            _log.warning(
+                "a container is named like a slot, and no slot has it: import or remove it",
+                container_ref=container_ref,
+                **more,
+            )
 
     @property
     def safety_net(self) -> float:

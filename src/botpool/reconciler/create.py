@@ -28,6 +28,19 @@ def container_name(installation: str, slot: Slot, number: int) -> str:
     return f"{slot.slot_name}-{suffix}"
 
 
+async def new_environment(context: Context, slot: Slot) -> dict[str, str]:
+    """What a container needs to call botpool, with a token that is new and the only one that opens.
+
+    Raises `StaleLease` if the slot is not ours any more.
+    """
+    token = secrets.token_urlsafe(32)
+    if not await context.store.set_slot_token(
+        slot.id, slot.lease, context.replica, token_digest(token)
+    ):
+        raise StaleLease(f"{slot.slot_name} is somebody else's.")
+    return {"BOTPOOL_URL": context.settings.runtime_url, "BOTPOOL_SLOT_TOKEN": token}
+
+
 async def create(context: Context, slot: Slot, number: int) -> Container:
     """Make the `number`-th container of a slot, with a token of its own, and record it.
 
@@ -36,25 +49,16 @@ async def create(context: Context, slot: Slot, number: int) -> Container:
     """
     if slot.host is None:
         raise ValueError(f"{slot.slot_name} has no host")
-    token = secrets.token_urlsafe(32)
-    name = container_name(context.installation, slot, number)
-    if not await context.store.set_slot_token(
-        slot.id, slot.lease, context.replica, token_digest(token)
-    ):
-        raise StaleLease(f"{slot.slot_name} is somebody else's.")
+    environment = await new_environment(context, slot)
     context.reached(Point.CREATE_TOKEN)
     ref = await context.engine(slot).create(
         ContainerSpec(
             host=slot.host,
-            name=name,
+            name=container_name(context.installation, slot, number),
             slot_id=slot.id,
             slot_name=slot.slot_name,
             image=slot.image,
-            environment={
-                "BOTPOOL_URL": context.settings.runtime_url,
-                "BOTPOOL_SLOT_TOKEN": token,
-                "POOL_SLOT_UUID": name,
-            },
+            environment=environment,
         )
     )
     context.reached(Point.CREATE_DONE)

@@ -3,8 +3,9 @@
 Everything that was done is in the database or at the engine, so each look at the slot begins where
 the last one, of whichever replica, came to:
 
-1. a host, the one with the fewest slots;
-2. the image, unless the container is there already: whoever made that had the image;
+1. a host, of those that are open the one with the fewest slots;
+2. the image, unless the container is there already: whoever made that had the image. Where a start
+   brings it, the first deployment on a host goes on alone, and the others wait for it;
 3. room on the host, recorded as `deployment_started_at` before the container is started;
 4. the container, made if there is none, and made again if the engine has lost it;
 5. the start. If an earlier look may have called it, the engine is asked first;
@@ -27,14 +28,9 @@ from botpool.errors import (
     ImageMissing,
     StaleLease,
 )
-from botpool.models import WAITS_FOR_ROOM
-from botpool.reconciler.context import (
-    NOW,
-    WAITS_FOR_IMAGE,
-    container_of,
-    storable,
-)
-from botpool.reconciler.create import create
+from botpool.models import WAITS_FOR_HOST, WAITS_FOR_IMAGE, WAITS_FOR_ROOM
+from botpool.reconciler.context import NOW, container_of, storable
+from botpool.reconciler.create import create, new_environment
 from botpool.reconciler.points import Point
 from botpool.reconciler.release import give_up_outdated
 from botpool.states import BotStatus, FailureCause
@@ -44,7 +40,6 @@ if TYPE_CHECKING:
     from botpool.reconciler.context import Context
     from botpool.reconciler.pulls import Pulls
 
-_FIRST_LOOK_SECONDS = 0.1
 _LAST_LINES = 5
 _LONGEST_REASON = 4000
 _LONGEST_DATA = 64 * 1024
@@ -72,9 +67,14 @@ async def deploy(context: Context, pulls: Pulls, slot: Slot) -> float | None:
 
 async def _deploy(context: Context, pulls: Pulls, slot: Slot) -> float | None:
     slot = await _placed(context, await give_up_outdated(context, slot))
-    if slot.container_ref is None and (wait := await _wait_for_image(context, pulls, slot)):
-        return wait
+    if slot.host is None:
+        await context.pool.record_deployment(slot.id, slot.lease, None, WAITS_FOR_HOST)
+        return context.safety_net
     newly_admitted = slot.deployment_started_at is None
+    pulls_at_start = context.engine(slot).traits.pulls_at_start
+    wants_image = newly_admitted if pulls_at_start else slot.container_ref is None
+    if wants_image and (wait := await _wait_for_image(context, pulls, slot)):
+        return wait
     if newly_admitted and (wait := await _wait_for_room(context, slot)):
         return wait
     context.reached(Point.DEPLOY_ADMITTED)
@@ -106,10 +106,11 @@ async def _wait_for_room(context: Context, slot: Slot) -> float:
 
 
 async def _placed(context: Context, slot: Slot) -> Slot:
-    """The slot on a host."""
+    """The slot on a host, if one is open and has room."""
     if slot.host is not None:
         return slot
-    placed = await context.store.place_slot(slot, context.engine(slot).hosts())
+    hosts = await context.engine(slot).open_hosts()
+    placed = await context.store.place_slot(slot, hosts, context.settings.max_slots_per_host)
     if placed is None:
         raise StaleLease(f"Lease {slot.lease} of {slot.slot_name} is over.")
     context.reached(Point.DEPLOY_PLACED)
@@ -121,7 +122,7 @@ async def _bring_up(context: Context, slot: Slot, *, newly_admitted: bool) -> fl
     container = container_of(slot)
     if container is None:
         container = await create(context, slot, slot.creations + 1)
-    observation = await context.engine(slot).observe(container)
+    observation = await context.engine(slot).observe(container, slot.deployment_ref)
     if newly_admitted and not _may_start(context, slot, observation):
         if observation.state is ContainerState.MISSING:
             raise ContainerMissing(f"{container.ref} is gone.")
@@ -134,21 +135,22 @@ async def _bring_up(context: Context, slot: Slot, *, newly_admitted: bool) -> fl
 
 def _may_start(context: Context, slot: Slot, observation: Observation) -> bool:
     """Whether the container was not started for this bot yet, as far as anybody can tell."""
-    if context.engine(slot).reusable and slot.deployment_ref is None:
+    if context.engine(slot).traits.reusable and slot.deployment_ref is None:
         return observation.state in STOPPED - {ContainerState.MISSING}
     return observation.state is ContainerState.CREATED
 
 
 async def _start(context: Context, slot: Slot, container: Container) -> tuple[Slot, Observation]:
     engine = context.engine(slot)
-    bot = await context.pool.get_bot(slot.assigned_bot_id or 0)
-    data = bot_data(context, slot, bot)
+    environment = await _environment(context, slot)
+    context.reached(Point.START_TOKEN)
     await context.confirm(slot)
-    # What is too long for an environment is left out: the claim brings the same.
-    environment = {"BOT_DATA": data} if len(data) <= _LONGEST_DATA else {}
     deployment_ref = await engine.start(container, environment)
     context.reached(Point.START_DONE)
-    observation = await engine.observe(container)
+    if engine.traits.lags:
+        observation = Observation(state=ContainerState.STARTING)
+    else:
+        observation = await engine.observe(container, deployment_ref)
     if observation.state is not ContainerState.RUNNING:
         await context.pool.record_deployment(slot.id, slot.lease, deployment_ref, observation.state)
     context.reached(Point.START_SEEN)
@@ -158,10 +160,31 @@ async def _start(context: Context, slot: Slot, container: Container) -> tuple[Sl
     )
 
 
+async def _environment(context: Context, slot: Slot) -> dict[str, str]:
+    """What a container is told at its start.
+
+    One that served another bot before gets a token of its own, so that nothing which is left of
+    that bot can ask for this one.
+    """
+    traits = context.engine(slot).traits
+    environment = {}
+    if traits.environment_at_start:
+        data = bot_data(context, slot, await context.pool.get_bot(slot.assigned_bot_id or 0))
+        # What is too long for an environment is left out: the claim brings the same.
+        if len(data) <= _LONGEST_DATA:
+            environment["BOT_DATA"] = data
+    made_elsewhere = slot.creations == 0 and slot.container_ref is not None
+    if traits.reusable and (traits.environment_at_start or made_elsewhere):
+        environment |= await new_environment(context, slot)
+    return environment
+
+
 async def _judge(
     context: Context, slot: Slot, container: Container, observation: Observation
 ) -> float | None:
     """What follows from what the engine says of a container that was started."""
+    if slot.deployment_ref is None and observation.deployment is not None:
+        slot = replace(slot, deployment_ref=observation.deployment)  # our start's reply was lost
     match observation.state:
         case ContainerState.RUNNING:
             await context.pool.advance(
@@ -193,15 +216,12 @@ def _in_grace(context: Context, slot: Slot) -> bool:
     """Whether an exit that the engine tells of may be of before the start."""
     started = slot.deployment_started_at or slot.read_at
     age_ms = (slot.read_at - started).total_seconds() * 1000
-    return context.engine(slot).lags and age_ms < context.settings.deploy_grace_ms
+    return context.engine(slot).traits.lags and age_ms < context.settings.deploy_grace_ms
 
 
 def _next_look(context: Context, slot: Slot) -> float:
-    """Often at first, then less and less."""
     started = slot.deployment_started_at or slot.read_at
-    age = (slot.read_at - started).total_seconds()
-    longest = context.settings.deploy_poll_interval_ms / 1000
-    return context.jittered(min(max(age / 2, _FIRST_LOOK_SECONDS), longest))
+    return context.next_look((slot.read_at - started).total_seconds())
 
 
 async def _create_again(context: Context, pulls: Pulls, slot: Slot) -> float | None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("botpool")
 
 _LONGEST = 255
-_MOST_SECONDS = 30.0
+_MOST_REMEMBERED = 10_000
 
 
 def description(slot: Slot) -> str:
@@ -40,18 +40,27 @@ def description(slot: Slot) -> str:
 class Descriptions:
     """Sends descriptions in the background. Of those for one slot that wait, only the newest is.
 
+    What was said already is not said again, unless the engine's own list shows otherwise.
+
     A description that can't be shown is logged, and never a reason to fail.
     """
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._waiting: dict[int, Slot] = {}
+        self._said: dict[int, tuple[object, ...]] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
 
-    def show(self, slot: Slot) -> None:
-        """Show what a slot is doing now."""
+    def show(self, slot: Slot, *, again: bool = False) -> None:
+        """Show what a slot is doing now; what was said already only `again`."""
         if container_of(slot) is None or slot.engine not in self._context.engines:
             return
+        says = (slot.container_ref, slot.lease, slot.status, slot.error_message)
+        if self._said.get(slot.id) == says and not again:
+            return
+        if len(self._said) > _MOST_REMEMBERED:
+            self._said.clear()
+        self._said[slot.id] = says
         self._waiting[slot.id] = slot
         if slot.id not in self._tasks:
             self._tasks[slot.id] = asyncio.create_task(self._send(slot.id))
@@ -74,9 +83,10 @@ class Descriptions:
                 container = container_of(slot)
                 if container is None:
                     continue
+                engine = self._context.engine(slot)
                 try:
-                    async with asyncio.timeout(_MOST_SECONDS):
-                        await self._context.engine(slot).describe(container, description(slot))
+                    async with asyncio.timeout(engine.traits.patience_seconds):
+                        await engine.describe(container, description(slot))
                 except (EngineError, TimeoutError) as error:
                     _log.warning("not described", slot_name=slot.slot_name, error=str(error))
         finally:

@@ -47,7 +47,6 @@ _log: structlog.stdlib.BoundLogger = structlog.get_logger("botpool")
 
 _MOST_AT_A_TIME = 1000
 _MOST_STEPS_IN_A_ROW = 50
-_STEP_SECONDS = 60.0
 _SHUTDOWN_SECONDS = 5.0
 _LONGEST_BACK_OFF_SECONDS = 60.0
 _FIRST_BACK_OFF_SECONDS = 0.5
@@ -84,8 +83,8 @@ class Reconciler:
         self._pulls = Pulls(self._context, self._awake.set)
         self._descriptions = Descriptions(self._context)
         self._drives: set[asyncio.Task[None]] = set()
-        self.step_seconds = _STEP_SECONDS + settings.stop_grace_ms / 1000
-        """How long one look at a slot may take, an engine that hangs included."""
+        self.step_seconds: float | None = None
+        """How long one look at a slot may take, if that is not its engine's patience."""
         self.shutdown_seconds = _SHUTDOWN_SECONDS
         self.counts: Counter[str] = Counter()
         """How many slots were taken, how many steps were done, and how many of them failed."""
@@ -99,7 +98,7 @@ class Reconciler:
             total += len(taken)
             while self._drives:
                 await asyncio.wait(self._drives)
-            await self._pulls.settle()
+            await self._pulls.finished()
             await self._descriptions.settle()
         return total
 
@@ -114,16 +113,33 @@ class Reconciler:
 
     async def _sync(self, engine: str, host: str) -> SyncCounts:
         context = self._context
-        every_ms = context.settings.sync_interval_ms
+        every_ms = self._sync_interval_ms(engine)
         if not await context.store.take_duty(f"sync {engine}/{host}", every_ms):
             return SyncCounts()
         try:
-            async with asyncio.timeout(self.step_seconds):
-                return await sync(context, self._claims, context.engines[engine], host)
+            async with asyncio.timeout(self._patience(engine)):
+                return await sync(
+                    context, self._claims, self._descriptions, context.engines[engine], host
+                )
         except (EngineError, TimeoutError) as error:
             # Not to know is no news: nothing is changed for it.
             _log.warning("no comparison", engine=engine, host=host, error=str(error))
             return SyncCounts()
+
+    def _sync_interval_ms(self, engine: str) -> int:
+        """Seldom where what is seen is old in any case."""
+        settings = self._context.settings
+        lags = self._context.engines[engine].traits.lags
+        slowest = settings.deploy_poll_interval_ms if lags else 0
+        return max(settings.sync_interval_ms, slowest)
+
+    def _patience(self, engine: str) -> float:
+        """After how many seconds a step counts as one that hangs."""
+        if self.step_seconds is not None:
+            return self.step_seconds
+        found = self._context.engines.get(engine)
+        seconds = found.traits.patience_seconds if found else 0.0
+        return seconds + self._context.settings.stop_grace_ms / 1000
 
     # For ever
 
@@ -138,7 +154,7 @@ class Reconciler:
                 (settings.poll_interval_ms, self._look_after_queue),
                 (settings.recovery_interval_ms, self._prune),
                 *(
-                    (settings.sync_interval_ms, partial(self._sync, engine, host))
+                    (self._sync_interval_ms(engine), partial(self._sync, engine, host))
                     for engine, host in self._context.hosts()
                 ),
             ]
@@ -232,6 +248,7 @@ class Reconciler:
         """Work on a slot that is ours until it has to wait, and give it back."""
         due_in: float | None = NOW
         failed = False
+        self._descriptions.show(slot)
         try:
             async with self._claims.working_on(slot):
                 slot, due_in = await self._steps(slot)
@@ -263,7 +280,7 @@ class Reconciler:
         """One look at a slot: in how many seconds to look again, or `None` for never."""
         self.counts["steps"] += 1
         try:
-            async with asyncio.timeout(self.step_seconds):
+            async with asyncio.timeout(self._patience(slot.engine)):
                 match slot.status:
                     case SlotStatus.DEPLOYING:
                         return await deploy(self._context, self._pulls, slot)
@@ -289,6 +306,8 @@ class Reconciler:
                 self._context.settings.max_concurrent_deployments,
                 WAITS_FOR_ROOM,
             )
+            if self._context.engine(now).traits.pulls_at_start:
+                await self._pulls.settle(now.engine, now.host)
 
     def _back_off(self, slot: Slot, error: Exception) -> float:
         """Count and log a failed step, and return how long to wait after it."""

@@ -23,6 +23,7 @@ class Point(StrEnum):
     CREATE_TOKEN = "create: token recorded"  # noqa: S105 - a name
     CREATE_DONE = "create: container made"
     CREATE_RECORDED = "create: recorded"
+    START_TOKEN = "start: token recorded"  # noqa: S105 - a name
     START_DONE = "start: called"
     START_SEEN = "start: looked at"
     DEPLOY_RUNNING = "deploy: running"

@@ -5,6 +5,10 @@ background; everybody else, the slot that asked first among them, waits to be wo
 can't be had, the slot that asked for it fails with it, and of those who wait exactly one is next to
 try. When the engine doesn't answer, one of them tries after a while; when a replica dies, as soon
 as its claim expires.
+
+Where a start brings the image, the row is held by the deployment that starts first, whichever
+replica drives it: the image is there once that slot is busy, and the next may try once it is proved
+stopped.
 """
 
 from __future__ import annotations
@@ -24,7 +28,8 @@ from botpool.errors import (
     NotFound,
     StaleLease,
 )
-from botpool.reconciler.context import NOW, WAITS_FOR_IMAGE
+from botpool.models import WAITS_FOR_IMAGE
+from botpool.reconciler.context import NOW
 from botpool.reconciler.points import Point
 from botpool.states import FailureCause
 
@@ -60,6 +65,8 @@ class Pulls:
         if key is None or key in self._known:
             return NOW
         context = self._context
+        if context.engine(slot).traits.pulls_at_start:
+            return await self._wait_for_first_start(key, slot)
         pull = await context.store.take_pull(key, context.replica, context.settings.claim_ttl_ms)
         if pull is None:
             return context.safety_net
@@ -75,6 +82,29 @@ class Pulls:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         return context.safety_net
+
+    async def _wait_for_first_start(self, key: PullKey, slot: Slot) -> float:
+        """0 for the deployment that brings the image by its start, and for all once it is there."""
+        context = self._context
+        await self.settle(slot.engine, key[1])
+        pull = await context.store.take_pull(
+            key, f"start of {slot.slot_name}", context.settings.deploy_timeout_ms, slot
+        )
+        if pull is None:
+            return context.safety_net
+        if pull.status == "present":
+            self._known.add(key)
+            return NOW
+        if (pull.slot_id, pull.lease) == (slot.id, slot.lease):
+            context.reached(Point.PULL_TAKEN)
+            return NOW
+        return context.safety_net
+
+    async def settle(self, engine: str, host: str) -> None:
+        """End the pulls on a host whose starts are over, and wake those who wait for the image."""
+        for key in await self._context.store.settle_pulls(engine, host):
+            await self._context.store.wake_pull(key, WAITS_FOR_IMAGE, 0)
+            self._wake()
 
     def _names(self) -> set[str]:
         return {task.get_name() for task in self._tasks}
@@ -92,7 +122,7 @@ class Pulls:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def settle(self) -> None:
+    async def finished(self) -> None:
         """Wait until no pull is under way."""
         while self._tasks:
             await asyncio.wait(self._tasks)

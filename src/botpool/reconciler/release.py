@@ -40,7 +40,7 @@ async def release(context: Context, slot: Slot) -> float | None:
         await context.pool.mark_error(slot.id, slot.lease, FailureCause.ENGINE, reason)
         return NOW
     if not clean:
-        return context.jittered(context.settings.poll_interval_ms / 1000)
+        return _next_look(context, slot)
     if slot.draining:
         await context.pool.delete_slot(slot.id, slot.lease, "drained")
     else:
@@ -90,6 +90,14 @@ async def recover(context: Context, slot: Slot) -> float | None:
     return NOW
 
 
+def _next_look(context: Context, slot: Slot) -> float:
+    """In how many seconds to see whether a container has stopped."""
+    if not context.engine(slot).traits.lags:
+        return context.jittered(context.settings.poll_interval_ms / 1000)
+    since = slot.last_released_at or slot.read_at
+    return context.next_look((slot.read_at - since).total_seconds())
+
+
 async def give_up_outdated(context: Context, slot: Slot) -> Slot:
     """Let a slot be of the image that the settings name now; its stopped container is removed."""
     wanted = context.settings.image(slot.platform)
@@ -109,6 +117,8 @@ async def _stop_and_clean(context: Context, slot: Slot) -> bool:
     if container is None:
         return True
     engine = context.engine(slot)
+    if not engine.traits.keeps_logs:
+        await _keep_logs(context, slot, container)
     await context.confirm(slot)
     await engine.stop(container, context.settings.stop_grace_ms / 1000)
     context.reached(Point.RELEASE_STOPPED)
@@ -116,9 +126,12 @@ async def _stop_and_clean(context: Context, slot: Slot) -> bool:
     if state not in STOPPED:
         return False
     context.reached(Point.RELEASE_PROVED)
-    await _keep_logs(context, slot, container)
+    if engine.traits.keeps_logs:
+        await _keep_logs(context, slot, container)
     context.reached(Point.RELEASE_LOGGED)
-    if state is not ContainerState.CREATED:
+    if slot.draining:
+        await engine.remove(container)
+    elif state is not ContainerState.CREATED:
         await _clean(context, slot, state)
     context.reached(Point.RELEASE_CLEAN)
     return True
@@ -131,7 +144,7 @@ async def _clean(context: Context, slot: Slot, state: ContainerState) -> None:
     """
     slot = await give_up_outdated(context, slot)
     if slot.container_ref is None or (
-        context.engine(slot).reusable and state is not ContainerState.MISSING
+        context.engine(slot).traits.reusable and state is not ContainerState.MISSING
     ):
         return
     old = container_of(slot)
@@ -146,7 +159,8 @@ async def _clean(context: Context, slot: Slot, state: ContainerState) -> None:
 
 async def _keep_logs(context: Context, slot: Slot, container: Container) -> None:
     """Keep what the container wrote. That it can't be had is no reason to hold up the slot."""
-    if slot.last_bot_id is None:
+    bot_id = slot.last_bot_id
+    if bot_id is None or await context.store.has_container_logs(bot_id, slot.id, slot.lease):
         return
     try:
         lines = await context.engine(slot).logs(container, _KEPT_LINES)
@@ -154,5 +168,6 @@ async def _keep_logs(context: Context, slot: Slot, container: Container) -> None
         _log.warning("logs lost", slot_name=slot.slot_name, lease=slot.lease, error=str(error))
         return
     kept = [storable(line, _KEPT_LINE_LENGTH) for line in lines]
-    if kept:
-        await context.store.keep_container_logs(slot.last_bot_id, slot.id, slot.lease, kept)
+    # Where they go with the container, that there were none is kept too: nobody asks again.
+    if kept or not context.engine(slot).traits.keeps_logs:
+        await context.store.keep_container_logs(bot_id, slot.id, slot.lease, kept)

@@ -6,8 +6,11 @@ fails tells nothing, and changes nothing.
 | found | done |
 |---|---|
 | a busy slot whose container ended or is gone | the bot is tried again, or fails: `crashed` |
-| an idle slot whose container is gone, or was started | it gets another one |
+| an idle slot whose container is gone, or was started | it gets another one, or that is stopped |
 | a container of ours that no slot has | stopped, and removed |
+| one that looks like ours, and that we never had | told once, and left alone |
+
+Where an engine lags, a bot that was heard lately runs, whatever the engine says.
 """
 
 from __future__ import annotations
@@ -24,15 +27,17 @@ from botpool.models import Ending
 from botpool.reconciler.context import container_of
 from botpool.reconciler.create import create
 from botpool.reconciler.deploy import evidence
+from botpool.reconciler.descriptions import description
 from botpool.states import BotStatus, FailureCause, SlotStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from botpool.engines.base import Engine, ListedContainer
+    from botpool.engines.base import Container, Engine, ListedContainer
     from botpool.models import Slot
     from botpool.reconciler.claims import Claims
     from botpool.reconciler.context import Context
+    from botpool.reconciler.descriptions import Descriptions
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("botpool")
 
@@ -57,7 +62,9 @@ class SyncCounts:
         return self
 
 
-async def sync(context: Context, claims: Claims, engine: Engine, host: str) -> SyncCounts:
+async def sync(
+    context: Context, claims: Claims, descriptions: Descriptions, engine: Engine, host: str
+) -> SyncCounts:
     """Compare the containers of one host with its slots. Raises `EngineError` if it can't tell."""
     counts = SyncCounts()
     slots = await context.store.list_slots_of_host(engine.name, host)
@@ -68,6 +75,9 @@ async def sync(context: Context, claims: Claims, engine: Engine, host: str) -> S
     for slot in slots:
         with _apart(slot_name=slot.slot_name):
             await _compare(context, claims, slot, by_ref, counts)
+        found = by_ref.get(slot.container_ref or "")
+        if found is not None and not _described(slot, found):
+            descriptions.show(slot, again=True)
     # A container that was made in the meantime is a new slot's: read the slots again.
     known = {
         slot.container_ref for slot in await context.store.list_slots_of_host(engine.name, host)
@@ -99,14 +109,14 @@ async def _compare(
     observation = found.observation if found else Observation(state=ContainerState.MISSING)
     if slot.status is SlotStatus.BUSY and observation.state in _ENDED:
         counts.crashed += await _crashed(context, slot)
-    elif slot.status is SlotStatus.IDLE and observation.state is not _waiting(context, slot):
+    elif slot.status is SlotStatus.IDLE and observation.state not in _waiting(context, slot):
         counts.created_again += await _create_again(context, claims, slot)
 
 
 async def _crashed(context: Context, slot: Slot) -> bool:
     """The container of a busy slot ended by itself. Whether its bot is off it now."""
     container = container_of(slot)
-    if container is None:
+    if container is None or not await _may_have_ended(context, slot):
         return False
     # The list may be of before a restart, or without the exit code: look at the one.
     observation = await context.engine(slot).observe(container)
@@ -131,22 +141,45 @@ async def _crashed(context: Context, slot: Slot) -> bool:
     return True
 
 
-def _waiting(context: Context, slot: Slot) -> ContainerState:
-    """What the container of an idle slot is."""
-    return ContainerState.EXITED if context.engine(slot).reusable else ContainerState.CREATED
+async def _may_have_ended(context: Context, slot: Slot) -> bool:
+    """Whether the engine's word counts: where it lags, only when the bot has been silent."""
+    if not context.engine(slot).traits.lags:
+        return True
+    bot = await context.pool.get_bot(slot.assigned_bot_id or 0)
+    heard = max(filter(None, (bot.last_heartbeat, slot.deployment_started_at, bot.created_at)))
+    return (slot.read_at - heard).total_seconds() * 1000 >= context.settings.deploy_grace_ms
+
+
+def _described(slot: Slot, found: ListedContainer) -> bool:
+    """Whether the engine's own interface says what the slot does, since whenever."""
+    if found.description is None:
+        return True
+    return found.description.rpartition(" - ")[0] == description(slot).rpartition(" - ")[0]
+
+
+def _waiting(context: Context, slot: Slot) -> frozenset[ContainerState]:
+    """What the container of an idle slot may be."""
+    unused = frozenset({ContainerState.CREATED})
+    reusable = context.engine(slot).traits.reusable
+    return unused | {ContainerState.EXITED} if reusable else unused
 
 
 async def _create_again(context: Context, claims: Claims, slot: Slot) -> bool:
-    """Give an idle slot another container: its own is gone, or somebody has started it."""
+    """Give an idle slot another container: its own is gone, or somebody has started it.
+
+    One that can be used again is only stopped.
+    """
     async with claims.take(slot.id) as taken:
         if taken is None or taken.status is not SlotStatus.IDLE or taken.lease != slot.lease:
             return False
         engine, old = context.engine(taken), container_of(taken)
         if old is not None:
             observation = await engine.observe(old)
-            if observation.state is _waiting(context, taken):
+            if observation.state in _waiting(context, taken):
                 return False
             await engine.stop(old, context.settings.stop_grace_ms / 1000)
+            if observation.state is not ContainerState.MISSING and engine.traits.reusable:
+                return False
             if (await engine.observe(old)).state not in STOPPED:
                 return False
         try:
@@ -161,15 +194,20 @@ async def _create_again(context: Context, claims: Claims, slot: Slot) -> bool:
 async def _remove(context: Context, claims: Claims, engine: Engine, found: ListedContainer) -> bool:
     """Remove a container that no slot has, unless somebody works on the slot that it names."""
     container = found.container
-    async with claims.take(found.slot_id) as taken:
-        if taken is None and await context.store.get_slot(found.slot_id) is not None:
+    if found.slot_id is None:
+        if not await context.store.had_container(container.ref):
+            context.tell_once(container.ref, slot_name=found.slot_name, engine=engine.name)
             return False
-        if taken is not None and taken.container_ref == container.ref:
+        if not await _stop_and_remove(context, engine, container):
             return False
-        await engine.stop(container, context.settings.stop_grace_ms / 1000)
-        if (await engine.observe(container)).state not in STOPPED:
-            return False
-        await engine.remove(container)
+    else:
+        async with claims.take(found.slot_id) as taken:
+            if taken is None and await context.store.get_slot(found.slot_id) is not None:
+                return False
+            if taken is not None and taken.container_ref == container.ref:
+                return False
+            if not await _stop_and_remove(context, engine, container):
+                return False
     _log.info(
         "container removed",
         engine=engine.name,
@@ -178,4 +216,12 @@ async def _remove(context: Context, claims: Claims, engine: Engine, found: Liste
         slot_name=found.slot_name,
         reason="no slot has it",
     )
+    return True
+
+
+async def _stop_and_remove(context: Context, engine: Engine, container: Container) -> bool:
+    await engine.stop(container, context.settings.stop_grace_ms / 1000)
+    if (await engine.observe(container)).state not in STOPPED:
+        return False  # the next comparison goes on
+    await engine.remove(container)
     return True

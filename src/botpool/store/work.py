@@ -67,9 +67,12 @@ class WorkQueries(Queries):
 
     # Deployments
 
-    async def place_slot(self, taken: Slot, hosts: Sequence[str]) -> Slot | None:
-        """Put a slot that has no host on the one that has the fewest slots."""
-        return await self._slot("place_slot", taken.id, taken.lease, taken.engine, hosts)
+    async def place_slot(self, taken: Slot, hosts: Sequence[str], most: int | None) -> Slot | None:
+        """Put a slot that has no host on the one that has the fewest slots, and fewer than `most`.
+
+        Without such a host it stays without.
+        """
+        return await self._slot("place_slot", taken.id, taken.lease, taken.engine, hosts, most)
 
     async def admit_deployment(self, slot_id: int, lease: int, most: int, waiting: str) -> bool:
         """Let a deployment onto its host, if fewer than `most` are under way there.
@@ -86,9 +89,13 @@ class WorkQueries(Queries):
         """Let those whose deployment status is `waiting` be due, while there is room."""
         await self._database.execute(QUERIES["wake_deployments"], engine, host, most, waiting)
 
-    async def make_room(self, slot_id: int, most: int, waiting: str) -> None:
-        """Wake those who wait for room on a slot's host, unless somebody works on the slot."""
-        await self._database.execute(QUERIES["make_room"], slot_id, most, waiting)
+    async def make_room(self, slot_id: int, most: int, waiting: str) -> list[PullKey]:
+        """Wake those who wait for room on a slot's host, unless somebody works on the slot.
+
+        Returns the pulls that are over by it.
+        """
+        rows = await self._database.fetch(QUERIES["make_room"], slot_id, most, waiting)
+        return [(row["engine"], row["host"], row["image"]) for row in rows]
 
     async def set_slot_token(self, slot_id: int, lease: int, replica: str, digest: bytes) -> bool:
         """Note what the token of the slot's next container hashes to, if the slot is ours."""
@@ -113,6 +120,14 @@ class WorkQueries(Queries):
         """Keep what a container wrote. What is kept already stays."""
         await self._database.execute(QUERIES["keep_container_logs"], bot_id, slot_id, lease, lines)
 
+    async def has_container_logs(self, bot_id: int, slot_id: int, lease: int) -> bool:
+        """Whether what a container wrote under a lease is kept."""
+        return await self._found("has_container_logs", bot_id, slot_id, lease)
+
+    async def had_container(self, container_ref: str) -> bool:
+        """Whether a bot that we know ran in this container."""
+        return await self._found("had_container", container_ref)
+
     async def get_container_logs(self, bot_id: int) -> list[str]:
         """What the containers of a bot wrote."""
         rows = await self._database.fetch(QUERIES["get_container_logs"], bot_id)
@@ -124,10 +139,23 @@ class WorkQueries(Queries):
 
     # Pulls
 
-    async def take_pull(self, key: PullKey, replica: str, ttl_ms: int) -> ImagePull | None:
-        """Take a pull if it is needed and nobody has it; whoever has it, return how it stands."""
-        row = await self._database.fetch_one(QUERIES["take_pull"], *key, replica, ttl_ms)
+    async def take_pull(
+        self, key: PullKey, owner: str, ttl_ms: int, start_of: Slot | None = None
+    ) -> ImagePull | None:
+        """Take a pull if it is needed and nobody has it; whoever has it, return how it stands.
+
+        `start_of` is the slot whose start brings the image, where one does.
+        """
+        slot_id, lease = (start_of.id, start_of.lease) if start_of else (None, None)
+        row = await self._database.fetch_one(
+            QUERIES["take_pull"], *key, owner, ttl_ms, slot_id, lease
+        )
         return None if row is None else ImagePull(**row)
+
+    async def settle_pulls(self, engine: str, host: str) -> list[PullKey]:
+        """End the pulls on a host whose starts have come to something, or to nothing."""
+        rows = await self._database.fetch(QUERIES["settle_pulls"], engine, host)
+        return [(engine, host, row["image"]) for row in rows]
 
     async def renew_pull(
         self, key: PullKey, replica: str, ttl_ms: int, current: int, total: int

@@ -24,9 +24,12 @@ CREATE OR REPLACE TRIGGER bot_pool_slots_schedule BEFORE UPDATE OF status ON bot
     FOR EACH ROW WHEN (OLD.status <> NEW.status)
     EXECUTE FUNCTION schedule_slot();
 
--- Put a slot that has no host on the one of p_hosts that has the fewest slots.
-CREATE OR REPLACE FUNCTION place_slot(p_slot_id bigint, p_lease bigint, p_engine text, p_hosts text[])
-    RETURNS SETOF bot_pool_slots LANGUAGE plpgsql AS $$
+-- Put a slot that has no host on the one of p_hosts that has the fewest slots. Where each has p_most
+-- or more, it stays without.
+DROP FUNCTION IF EXISTS place_slot(bigint, bigint, text, text[]);
+CREATE OR REPLACE FUNCTION place_slot(
+    p_slot_id bigint, p_lease bigint, p_engine text, p_hosts text[], p_most integer
+) RETURNS SETOF bot_pool_slots LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM pg_advisory_xact_lock(hashtextextended('botpool/place/' || p_engine, 0));
     RETURN QUERY
@@ -37,11 +40,40 @@ BEGIN
             SELECT count(*) AS slots FROM bot_pool_slots
             WHERE engine = p_engine AND host = candidate.host
         ) load
+        WHERE p_most IS NULL OR slots < p_most
         ORDER BY slots, n
         LIMIT 1
     )
     WHERE id = p_slot_id AND lease = p_lease AND host IS NULL
     RETURNING *;
+END $$;
+
+-- End the pulls on a host that starts were to bring, and that are over: the image is there once its
+-- slot is busy, and somebody else may try once the slot is proved stopped, or serves another. Returns
+-- the images.
+CREATE OR REPLACE FUNCTION settle_pulls(p_engine text, p_host text) RETURNS text[]
+    LANGUAGE plpgsql AS $$
+DECLARE
+    v_settled text[];
+BEGIN
+    WITH settled AS (
+        UPDATE image_pulls p
+        SET status = CASE WHEN s.status = 'busy' THEN 'present' ELSE 'failed' END,
+            error = CASE WHEN s.status = 'busy' THEN NULL ELSE 'its deployment came to nothing' END,
+            retry_at = CASE WHEN s.status = 'busy' THEN NULL ELSE botpool_now() END,
+            claimed_by = NULL, claimed_until = NULL, slot_id = NULL, lease = NULL,
+            finished_at = botpool_now()
+        FROM image_pulls held
+        LEFT JOIN bot_pool_slots s ON s.id = held.slot_id AND s.lease = held.lease
+        WHERE held.engine = p_engine AND held.host = p_host AND held.slot_id IS NOT NULL
+            AND held.status = 'pulling'
+            AND (s.status IS NULL OR s.status IN ('busy', 'idle'))
+            AND p.engine = held.engine AND p.host = held.host AND p.image = held.image
+            AND p.slot_id = held.slot_id AND p.lease = held.lease
+        RETURNING p.image
+    )
+    SELECT array_agg(image) INTO v_settled FROM settled;
+    RETURN coalesce(v_settled, '{}');
 END $$;
 
 -- Only so many deployments run on a host at a time. Who finds no room records that it waits, and who

@@ -1,16 +1,20 @@
 -- name: take_pull
--- Take the pull of an image to a host for $5 ms, if it isn't there and nobody else pulls it. Returns
--- the row as it is then; no row where somebody took it this moment.
+-- Take the pull of an image to a host for $5 ms, if it isn't there and nobody else pulls it; for the
+-- start of slot $6 under lease $7, where that brings it. Returns the row as it is then; no row where
+-- somebody took it this moment.
 WITH taken AS (
-    INSERT INTO image_pulls (engine, host, image, status, claimed_by, claimed_until, started_at)
+    INSERT INTO image_pulls (
+        engine, host, image, status, claimed_by, claimed_until, started_at, slot_id, lease
+    )
     VALUES (
-        $1, $2, $3, 'pulling', $4, botpool_now() + $5 * interval '1 millisecond', botpool_now()
+        $1, $2, $3, 'pulling', $4, botpool_now() + $5 * interval '1 millisecond', botpool_now(),
+        $6, $7
     )
     ON CONFLICT (engine, host, image) DO UPDATE
     SET status = 'pulling', claimed_by = excluded.claimed_by,
         claimed_until = excluded.claimed_until, started_at = excluded.started_at,
         finished_at = NULL, error = NULL, retry_at = NULL, current_bytes = 0, total_bytes = 0,
-        attempts = image_pulls.attempts + 1
+        attempts = image_pulls.attempts + 1, slot_id = excluded.slot_id, lease = excluded.lease
     WHERE (image_pulls.status = 'failed' AND image_pulls.retry_at <= botpool_now())
         OR (image_pulls.status = 'pulling' AND image_pulls.claimed_until <= botpool_now())
     RETURNING *
@@ -27,6 +31,10 @@ SET claimed_until = botpool_now() + $5 * interval '1 millisecond',
     current_bytes = $6, total_bytes = $7
 WHERE engine = $1 AND host = $2 AND image = $3 AND claimed_by = $4
 RETURNING image;
+
+-- name: settle_pulls
+-- End the pulls that starts have brought, or not, on a host. Returns their images.
+SELECT unnest(settle_pulls($1, $2)) AS image;
 
 -- name: finish_pull
 -- The image is there, or the pull failed ($5) and may be tried again in $6 ms.

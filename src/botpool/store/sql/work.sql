@@ -69,13 +69,14 @@ WHERE id = $1 AND lease = $2 AND claimed_by = $3 AND status = 'busy';
 
 -- name: make_room
 -- A slot's deployment is over by its bot's own word, and nobody works on it: let those who wait for
--- room on its host be due.
-SELECT wake_deployments(engine, host, $2, $3) FROM bot_pool_slots
+-- room on its host be due. Returns the images that starts have brought there.
+SELECT engine, host, unnest(settle_pulls(engine, host)) AS image
+FROM bot_pool_slots, wake_deployments(engine, host, $2, $3)
 WHERE id = $1 AND claimed_by IS NULL AND host IS NOT NULL;
 
 -- name: place_slot
--- Put a slot on the host that has the fewest.
-SELECT *, botpool_now() AS read_at FROM place_slot($1, $2, $3, $4);
+-- Put a slot on the host that has the fewest, and fewer than $5.
+SELECT *, botpool_now() AS read_at FROM place_slot($1, $2, $3, $4, $5);
 
 -- name: admit_deployment
 -- Let a deployment onto its host, if there is room; else record that it waits.
@@ -112,9 +113,17 @@ INSERT INTO container_logs (bot_id, slot_id, lease, at, lines)
 SELECT id, $2, $3, botpool_now(), $4 FROM bots WHERE id = $1
 ON CONFLICT DO NOTHING;
 
+-- name: has_container_logs
+-- Whether what a container wrote for a bot under a lease is kept.
+SELECT FROM container_logs WHERE bot_id = $1 AND slot_id = $2 AND lease = $3;
+
 -- name: get_container_logs
 -- What the containers of a bot wrote, the oldest first.
 SELECT lines FROM container_logs WHERE bot_id = $1 ORDER BY at, lease;
+
+-- name: had_container
+-- Whether a bot ever ran in this container, as far back as bots are kept.
+SELECT FROM bots WHERE container_ref = $1 LIMIT 1;
 
 -- name: list_slots_of_host
 -- The slots that have a container on a host.

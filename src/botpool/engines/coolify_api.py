@@ -1,0 +1,484 @@
+"""Coolify's API as a client has to take it: typed answers, bounded waits, and one kind of error.
+
+Retried is what is known to be safe: what was never sent, what the rate limit has turned away (429),
+and calls that may be made twice where a gateway has failed (502 to 504) or the answer was lost.
+Errors say the status, the path and Coolify's own words, and never the token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import httpx
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+
+from botpool.engines.coolify_budget import Urgency
+from botpool.errors import EngineRefused, EngineUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from botpool.engines.coolify_budget import Budget
+
+_Answer = TypeVar("_Answer")
+
+_TRIES = 4
+_FIRST_WAIT_SECONDS = 0.5
+_LONGEST_PAUSE_SECONDS = 120.0
+_LONGEST_WORDS = 500
+
+_BAD_REQUEST = 400
+_NOT_FOUND = 404
+_TOO_MANY = 429
+_GATEWAY = frozenset({502, 503, 504})
+_WONT = frozenset({400, 404, 405, 409, 422})
+"""It was understood, and will be refused again."""
+
+
+class _Wire(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class ServerSettings(_Wire):
+    """Of a server, what matters to a pool."""
+
+    is_reachable: bool | None = None
+    is_usable: bool | None = None
+    concurrent_builds: int | None = None
+    deployment_queue_limit: int | None = None
+    force_docker_cleanup: bool | None = None
+    docker_cleanup_threshold: int | None = None
+    disable_application_image_retention: bool | None = None
+
+
+class Server(_Wire):
+    """A machine that Coolify deploys to."""
+
+    uuid: str
+    name: str = ""
+    is_reachable: bool | None = None
+    is_usable: bool | None = None
+    settings: ServerSettings | None = None
+
+    @property
+    def reachable(self) -> bool:
+        """Whether Coolify says that it can reach it, in whichever place it does."""
+        inner = self.settings or ServerSettings()
+        said = (self.is_reachable, self.is_usable, inner.is_reachable, inner.is_usable)
+        return all(word is not False for word in said)
+
+
+class _ServerName(_Wire):
+    uuid: str
+
+
+class Destination(_Wire):
+    """A network of a server that applications are put on."""
+
+    uuid: str | None = None
+    server: _ServerName | None = None
+
+
+class Application(_Wire):
+    """What Coolify makes containers from."""
+
+    uuid: str
+    name: str = ""
+    description: str | None = None
+    status: str | None = None
+    docker_registry_image_name: str | None = None
+    docker_registry_image_tag: str | None = None
+    destination: Destination | None = None
+
+    @property
+    def state(self) -> str:
+        """The status without the health behind its colon."""
+        return (self.status or "exited").partition(":")[0]
+
+    @property
+    def server(self) -> str | None:
+        """The uuid of its server, where Coolify tells."""
+        if self.destination is None or self.destination.server is None:
+            return None
+        return self.destination.server.uuid
+
+    @property
+    def image(self) -> str | None:
+        """What it is made of, as `name:tag`."""
+        if not self.docker_registry_image_name:
+            return None
+        tag = self.docker_registry_image_tag or "latest"
+        return f"{self.docker_registry_image_name}:{tag}"
+
+
+class Deployment(_Wire):
+    """One attempt to bring an application up."""
+
+    deployment_uuid: str
+    status: str
+
+    @property
+    def active(self) -> bool:
+        """Whether it may still start a container."""
+        return self.status in {"queued", "in_progress"}
+
+
+class Environment(_Wire):
+    """A part of a project."""
+
+    name: str
+    uuid: str | None = None
+
+
+class _Created(_Wire):
+    uuid: str
+
+
+class _Started(_Wire):
+    deployment_uuid: str | None = None
+
+
+class _Logs(_Wire):
+    logs: str | None = None
+
+
+class _Deployments(_Wire):
+    deployments: list[Deployment]
+
+
+_APPLICATIONS = TypeAdapter(list[Application])
+_SERVERS = TypeAdapter(list[Server])
+_ENVIRONMENTS = TypeAdapter(list[Environment])
+_ACTIVE = TypeAdapter(list[Deployment] | dict[str, Deployment])
+
+
+class CoolifyApi:
+    """The calls that botpool makes, all within one budget.
+
+    Raises `EngineUnavailable` where it can't tell, a token that isn't accepted included, and
+    `EngineRefused` where Coolify has understood and won't.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        token: str,
+        budget: Budget,
+        *,
+        timeout_seconds: float = 15.0,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        base = url.rstrip("/")
+        self._base = base if base.endswith("/api/v1") else f"{base}/api/v1"
+        self._token = token
+        self._budget = budget
+        self._seconds = timeout_seconds
+        self._random = random.Random()  # noqa: S311 - spreads retries
+        self._client = httpx.AsyncClient(
+            transport=transport,
+            timeout=timeout_seconds,
+            headers={"Accept": "application/json", "Authorization": f"Bearer {token}"},
+        )
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._client.aclose()
+
+    # Applications
+
+    async def applications(self) -> list[Application]:
+        """Every application that the token can see."""
+        return self._read(await self._get("/applications"), _APPLICATIONS)
+
+    async def application(self, uuid: str) -> Application | None:
+        """One application, None if there is none."""
+        found = await self._find(f"/applications/{uuid}")
+        return None if found is None else self._read(found, TypeAdapter(Application))
+
+    async def create_application(self, fields: Mapping[str, object]) -> str:
+        """Make an application of an image, and return its uuid."""
+        answer = await self._call("POST", "/applications/dockerimage", json=dict(fields))
+        return self._read(answer, TypeAdapter(_Created)).uuid
+
+    async def describe(self, uuid: str, text: str) -> None:
+        """Set the line that is shown for an application. One that is gone is no error."""
+        await self._call(
+            "PATCH",
+            f"/applications/{uuid}",
+            json={"description": text},
+            urgency=Urgency.DESCRIBE,
+            repeatable=True,
+            or_missing=True,
+        )
+
+    async def delete_application(self, uuid: str) -> None:
+        """Have an application deleted, which takes a while. Images are kept."""
+        await self._call(
+            "DELETE",
+            f"/applications/{uuid}",
+            params={"docker_cleanup": "false"},
+            repeatable=True,
+            or_missing=True,
+        )
+
+    async def set_environment(self, uuid: str, values: Mapping[str, str]) -> bool:
+        """Set variables, which the next deployment finds. Whether there is such an application."""
+        # Every flag: those left out would be reset.
+        data = [
+            {
+                "key": key,
+                "value": value,
+                "is_preview": False,
+                "is_literal": True,
+                "is_multiline": False,
+                "is_shown_once": False,
+                "is_runtime": True,
+                "is_buildtime": False,
+            }
+            for key, value in values.items()
+        ]
+        return await self._done(
+            "PATCH", f"/applications/{uuid}/envs/bulk", json={"data": data}, repeatable=True
+        )
+
+    async def start(self, uuid: str) -> tuple[bool, str | None]:
+        """Whether there is such an application, and the deployment that Coolify says will start it.
+
+        There may be no such deployment: look it up.
+        """
+        answer = await self._call("POST", f"/applications/{uuid}/start", or_missing=True)
+        if answer is None:
+            return False, None
+        return True, self._read(answer, TypeAdapter(_Started)).deployment_uuid
+
+    async def stop(self, uuid: str) -> bool:
+        """Have an application stopped, which takes a while. Whether there is such an application.
+
+        Images are kept.
+        """
+        return await self._done(
+            "POST",
+            f"/applications/{uuid}/stop",
+            params={"docker_cleanup": "false"},
+            repeatable=True,
+        )
+
+    async def logs(self, uuid: str, lines: int) -> list[str] | None:
+        """The last lines that a running application has written; None if it doesn't run.
+
+        Coolify looks at the container for it, whatever its statuses say.
+        """
+        path = f"/applications/{uuid}/logs"
+        params = {"lines": str(lines)}
+        answer = await self._send("GET", path, None, params, Urgency.READ, repeatable=True)
+        if answer.status_code in {_BAD_REQUEST, _NOT_FOUND}:
+            return None
+        text = self._read(self._checked("GET", path, answer), TypeAdapter(_Logs)).logs or ""
+        return text.splitlines()
+
+    # Deployments
+
+    async def active_deployments(self) -> list[Deployment] | None:
+        """Every deployment that is queued or in progress; None where Coolify has no such list."""
+        answer = await self._find("/deployments")
+        if answer is None:
+            return None
+        found = self._read(answer, _ACTIVE)
+        return [*found.values()] if isinstance(found, dict) else found
+
+    async def deployment(self, uuid: str) -> Deployment | None:
+        """One deployment, None if there is none."""
+        answer = await self._find(f"/deployments/{uuid}")
+        return None if answer is None else self._read(answer, TypeAdapter(Deployment))
+
+    async def deployments_of(
+        self, uuid: str, most: int, urgency: Urgency = Urgency.READ
+    ) -> list[Deployment]:
+        """The newest deployments of an application, the newest first; none if it is gone."""
+        answer = await self._find(
+            f"/deployments/applications/{uuid}", {"skip": "0", "take": str(most)}, urgency
+        )
+        return [] if answer is None else self._read(answer, TypeAdapter(_Deployments)).deployments
+
+    async def cancel(self, uuid: str) -> None:
+        """Cancel a deployment. One that is over, or an old Coolify that can't, is no error."""
+        path = f"/deployments/{uuid}/cancel"
+        answer = await self._send("POST", path, None, None, Urgency.CHANGE, repeatable=True)
+        if answer.status_code not in {_BAD_REQUEST, _NOT_FOUND}:
+            self._checked("POST", path, answer)
+
+    # Where things are
+
+    async def servers(self) -> list[Server]:
+        """Every server."""
+        return self._read(await self._get("/servers"), _SERVERS)
+
+    async def server(self, uuid: str) -> Server | None:
+        """One server, None if there is none."""
+        answer = await self._find(f"/servers/{uuid}")
+        return None if answer is None else self._read(answer, TypeAdapter(Server))
+
+    async def environments(self, project_uuid: str) -> list[Environment] | None:
+        """The environments of a project, None if there is no such project."""
+        answer = await self._find(f"/projects/{project_uuid}/environments")
+        return None if answer is None else self._read(answer, _ENVIRONMENTS)
+
+    async def version(self) -> str:
+        """Coolify's version, as it says it."""
+        return (await self._get("/version")).text.strip().strip('"')
+
+    async def may(self, method: str, path: str) -> bool:
+        """Whether the token may make a call, tried on something that isn't there."""
+        answer = await self._send(method, path, {}, None, Urgency.READ, repeatable=True)
+        if answer.status_code == httpx.codes.FORBIDDEN and "ermission" in self._words(answer):
+            return False
+        if answer.status_code not in _WONT:
+            self._checked(method, path, answer)
+        return True
+
+    # How
+
+    async def _get(self, path: str) -> httpx.Response:
+        answer = await self._send("GET", path, None, None, Urgency.READ, repeatable=True)
+        return self._checked("GET", path, answer)
+
+    async def _find(
+        self,
+        path: str,
+        params: Mapping[str, str] | None = None,
+        urgency: Urgency = Urgency.READ,
+    ) -> httpx.Response | None:
+        answer = await self._send("GET", path, None, params, urgency, repeatable=True)
+        return None if answer.status_code == _NOT_FOUND else self._checked("GET", path, answer)
+
+    async def _done(self, method: str, path: str, **call: Any) -> bool:
+        return await self._call(method, path, or_missing=True, **call) is not None
+
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        *,
+        json: object = None,
+        params: Mapping[str, str] | None = None,
+        urgency: Urgency = Urgency.CHANGE,
+        repeatable: bool = False,
+        or_missing: bool = False,
+    ) -> httpx.Response | None:
+        answer = await self._send(method, path, json, params, urgency, repeatable=repeatable)
+        if or_missing and answer.status_code == _NOT_FOUND:
+            return None
+        return self._checked(method, path, answer)
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        json: object,
+        params: Mapping[str, str] | None,
+        urgency: Urgency,
+        *,
+        repeatable: bool,
+    ) -> httpx.Response:
+        """Make a call, and again where that is safe; whatever it is answered with."""
+        for attempt in range(1, _TRIES + 1):
+            last = attempt == _TRIES
+            try:
+                async with self._budget.spend(urgency), asyncio.timeout(self._seconds):
+                    answer = await self._client.request(
+                        method, f"{self._base}{path}", json=json, params=params
+                    )
+            except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+                if last:  # it was never sent
+                    raise self._silent(method, path, error) from error
+            except (httpx.TransportError, TimeoutError, OSError) as error:
+                if last or not repeatable:
+                    raise self._silent(method, path, error) from error
+            else:
+                if answer.status_code == _TOO_MANY:
+                    self._budget.pause(_retry_after(answer))
+                elif answer.status_code not in _GATEWAY or not repeatable:
+                    return answer
+                if last:
+                    return answer
+            await asyncio.sleep(_FIRST_WAIT_SECONDS * 2**attempt * self._random.uniform(0.5, 1))
+        raise AssertionError("unreachable")
+
+    def _checked(self, method: str, path: str, answer: httpx.Response) -> httpx.Response:
+        if answer.is_success:
+            return answer
+        said = f"Coolify answers {answer.status_code} to {method} {path}: {self._words(answer)}"
+        raise EngineRefused(said) if answer.status_code in _WONT else EngineUnavailable(said)
+
+    def _silent(self, method: str, path: str, error: Exception) -> EngineUnavailable:
+        kind = str(error) or type(error).__name__
+        return EngineUnavailable(self._without_token(f"No answer to {method} {path}: {kind}"))
+
+    def _words(self, answer: httpx.Response) -> str:
+        """What Coolify says is wrong, on one line."""
+        try:
+            said = answer.json()
+        except ValueError:
+            return f"no JSON, but {answer.headers.get('content-type', 'nothing')}"
+        parts = []
+        if isinstance(said, dict):
+            parts = [str(said["message"])] if said.get("message") else []
+            errors = said.get("errors")
+            if isinstance(errors, dict):
+                parts += [f"{name}: {_flat(problems)}" for name, problems in errors.items()]
+        words = " ".join("; ".join(parts).split())
+        return self._without_token(words or "nothing more")[:_LONGEST_WORDS]
+
+    def _without_token(self, text: str) -> str:
+        secret = self._token.partition("|")[2] or self._token
+        return text.replace(self._token, "…").replace(secret, "…")
+
+    def _read(self, answer: httpx.Response | None, shape: TypeAdapter[_Answer]) -> _Answer:
+        try:
+            return shape.validate_json(b"" if answer is None else answer.content)
+        except ValidationError as error:
+            path = "" if answer is None else answer.request.url.path
+            problem = error.errors(include_input=False, include_url=False)[0]
+            where = ".".join(str(part) for part in problem["loc"])
+            raise EngineUnavailable(
+                f"Coolify's answer to {path} is not as expected: {where} {problem['msg']}"
+            ) from None
+
+
+def _flat(problems: object) -> str:
+    """A problem's words, whether they are a text or several."""
+    return " ".join(map(str, problems)) if isinstance(problems, list) else str(problems)
+
+
+def _retry_after(answer: httpx.Response) -> float:
+    try:
+        seconds = float(answer.headers.get("Retry-After", "1"))
+    except ValueError:
+        seconds = 1.0
+    return min(max(seconds, 0.0), _LONGEST_PAUSE_SECONDS)
+
+
+def version_number(version: str) -> tuple[int, ...]:
+    """A version as numbers that can be compared; one that can't be read counts as the newest.
+
+    A beta comes before its release: 4.0.0-beta.452 is (4, 0, 0, 452), and 4.0.0 is (4, 0, 0, 10⁹).
+    """
+    found = re.match(r"v?(\d+)\.(\d+)\.(\d+)(?:-beta\.(\d+))?", version)
+    if found is None:
+        return (10**9,)
+    major, minor, patch, beta = found.groups()
+    return int(major), int(minor), int(patch), int(beta) if beta else 10**9
+
+
+def split_image(image: str) -> tuple[str, str]:
+    """The name and the tag of an image. Raises `EngineRefused` for one pinned by its digest."""
+    if "@" in image:
+        raise EngineRefused(
+            f"{image} is pinned by its digest, which Coolify's clean-up throws away: use a tag."
+        )
+    before, slash, last = image.rpartition("/")
+    name, _, tag = last.partition(":")
+    return f"{before}{slash}{name}", tag or "latest"

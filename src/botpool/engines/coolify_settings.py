@@ -1,0 +1,73 @@
+"""A Coolify engine as the settings say."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from botpool.engines.coolify import CoolifyEngine
+from botpool.engines.coolify_api import CoolifyApi
+from botpool.engines.coolify_budget import Budget
+from botpool.errors import SettingsInvalid
+
+if TYPE_CHECKING:
+    import httpx
+
+    from botpool.settings import Settings
+
+
+def coolify_api(
+    settings: Settings, transport: httpx.AsyncBaseTransport | None = None
+) -> CoolifyApi:
+    """The API that the settings name. Raises `SettingsInvalid`."""
+    url, token = settings.coolify_api_url, settings.coolify_api_token
+    if url is None or token is None:
+        raise SettingsInvalid("BOTPOOL_COOLIFY_API_URL and BOTPOOL_COOLIFY_API_TOKEN must be set.")
+    parts = urlsplit(url)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise SettingsInvalid("BOTPOOL_COOLIFY_API_URL must be like `https://coolify.example`.")
+    return CoolifyApi(
+        url,
+        token.get_secret_value(),
+        Budget(settings.coolify_requests_per_minute),
+        transport=transport,
+    )
+
+
+def coolify_servers(settings: Settings) -> dict[str, str | None]:
+    """Each server with its destination. Raises `SettingsInvalid`."""
+    servers = _several(settings.coolify_server_uuid)
+    if not servers:
+        raise SettingsInvalid("BOTPOOL_COOLIFY_SERVER_UUID must be set.")
+    if len({*servers}) < len(servers):
+        raise SettingsInvalid("BOTPOOL_COOLIFY_SERVER_UUID names a server twice.")
+    destinations: list[str | None] = [*_several(settings.coolify_destination_uuid)]
+    if destinations and len(destinations) != len(servers):
+        raise SettingsInvalid(
+            "BOTPOOL_COOLIFY_DESTINATION_UUID must have one destination for each server, in order."
+        )
+    return dict(zip(servers, destinations or [None] * len(servers), strict=True))
+
+
+def coolify_engine(
+    settings: Settings, installation: str, transport: httpx.AsyncBaseTransport | None = None
+) -> CoolifyEngine:
+    """The engine that the settings describe. Raises `SettingsInvalid`."""
+    if settings.coolify_project_uuid is None:
+        raise SettingsInvalid("BOTPOOL_COOLIFY_PROJECT_UUID must be set.")
+    servers = coolify_servers(settings)
+    return CoolifyEngine(
+        coolify_api(settings, transport),
+        servers,
+        project=settings.coolify_project_uuid,
+        environment=settings.coolify_environment_name,
+        installation=installation,
+        cpus=settings.docker_cpus,
+        memory=settings.docker_memory,
+        shm_size=settings.docker_shm_size,
+        bot_data=settings.coolify_bot_data,
+    )
+
+
+def _several(setting: str | None) -> list[str]:
+    return [part.strip() for part in (setting or "").split(",") if part.strip()]

@@ -1,0 +1,296 @@
+"""botpool on Coolify as it behaves: real pool, reconciler and PostgreSQL, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from botpool.states import BotStatus, FailureCause, SlotStatus
+from tests.coolify import DeploymentStatus, Faults, Rules
+from tests.coolify_site import IMAGE, coolify_site
+from tests.virtual_time import run_virtually
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from botpool.models import Bot
+    from tests.coolify_site import CoolifySite
+
+USUAL = Rules(pull_seconds=300, check_seconds=10, stop_seconds=3, delete_seconds=3)
+
+
+def virtual(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run a test in virtual time."""
+
+    @wraps(test)
+    def run(*args: Any, **kwargs: Any) -> None:
+        run_virtually(test(*args, **kwargs))
+
+    return run
+
+
+def outcomes(bots: list[Bot]) -> Counter[tuple[BotStatus, str | None]]:
+    return Counter((bot.status, bot.failure_reason) for bot in bots)
+
+
+def applications_of(site: CoolifySite) -> dict[str, str]:
+    return {uuid: application.name for uuid, application in site.coolify.applications.items()}
+
+
+async def description_of(site: CoolifySite, prefix: str, within: float = 30) -> None:
+    """Wait until the only application is described like this."""
+    async with asyncio.timeout(within):
+        while True:
+            found = [app.description or "" for app in site.coolify.applications.values()]
+            if len(found) == 1 and found[0].startswith(prefix):
+                return
+            await asyncio.sleep(1)
+
+
+@virtual
+async def test_a_wave_pulls_once_on_each_server_and_the_next_one_not_at_all(
+    database_url: str,
+) -> None:
+    rules = Rules(servers=("a", "b"), pull_seconds=400, check_seconds=10, stop_seconds=3)
+    async with coolify_site(database_url, rules, replicas=2) as site:
+        for wave in (1, 2):
+            bots = await site.until_ended(await site.ask_for(20), within=1500)
+            assert outcomes(bots) == {(BotStatus.DONE, None): 20}
+            assert site.coolify.pulls == {("a", IMAGE): 1, ("b", IMAGE): 1}
+            assert [*site.coolify.most_pulls.values()] == [1, 1]
+            await site.until_idle(within=200)
+            assert {*site.coolify.started.values()} == {wave}
+        servers = Counter(app.server_uuid for app in site.coolify.applications.values())
+        assert servers == {"a": 10, "b": 10}
+        site.check()
+
+
+@virtual
+async def test_the_description_of_an_application_says_what_its_slot_does(database_url: str) -> None:
+    async with coolify_site(database_url, USUAL) as site:
+        (bot,) = await site.ask_for(1, stay=100)
+        await description_of(site, f"[DEPLOYING] Bot #{bot} - 2026-01-01T08:0")
+        await site.until_status([bot], BotStatus.IN_CALL, within=600)
+        await description_of(site, f"[BUSY] Bot #{bot} - 2026-01-01T08:0")
+        await site.until_ended([bot], within=600)
+        await description_of(site, "[IDLE] Available - Last used: 2026-01-01T08:0")
+        site.coolify.unknown_images.add(IMAGE)
+        (bot,) = await site.ask_for(1)
+        await description_of(site, "[ERROR] deployment ")
+        site.check()
+
+
+@virtual
+async def test_a_hundred_slots_live_within_200_requests_a_minute(database_url: str) -> None:
+    rules = Rules(
+        servers=("a", "b"),
+        pull_seconds=300,
+        check_seconds=15,
+        stop_seconds=3,
+        concurrent_builds=4,
+        status_lag_seconds=90,
+    )
+    async with coolify_site(database_url, rules) as site:
+        bots = await site.until_ended(await site.ask_for(100), within=1500)
+        assert outcomes(bots) == {(BotStatus.DONE, None): 100}
+        await site.until_idle(within=600)
+        assert not [request for request in site.coolify.requests if request.status == 429]
+        site.check()
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+@virtual
+async def test_whatever_fails_every_bot_ends_and_nothing_is_left_or_made_twice(
+    database_url: str, seed: int
+) -> None:
+    rules = Rules(
+        servers=("a", "b"),
+        pull_seconds=60,
+        check_seconds=5,
+        stop_seconds=2,
+        delete_seconds=2,
+        concurrent_builds=4,
+    )
+    faults = Faults(too_many=0.1, error=0.1, times_out=0.1, reply_lost=0.1)
+    async with coolify_site(
+        database_url,
+        rules,
+        faults=faults,
+        replicas=2,
+        seed=seed,
+        max_pool_size=50,
+        max_queue_timeout_ms=10**8,
+    ) as site:
+        ids = await site.ask_for(200, stay=20, queue_timeout_ms=10**8)
+        bots = await site.until_ended(ids, within=40_000)
+        assert outcomes(bots) == {(BotStatus.DONE, None): 200}
+        await site.until_idle(within=4000)
+        slots = await site.pool.slots()
+        assert {slot.container_ref for slot in slots} == {*site.coolify.applications}
+        assert site.coolify.running() == []
+        site.check()
+
+
+@virtual
+async def test_ten_minutes_of_errors_delete_nothing_and_fail_nobody_who_is_heard(
+    database_url: str,
+) -> None:
+    async with coolify_site(database_url, USUAL) as site:
+        done = await site.ask_for(1, stay=10)
+        await site.until_ended(done, within=900)
+        await site.until_idle(within=100)
+        live = await site.ask_for(3, stay=900)
+        await site.until_status(live, BotStatus.IN_CALL, within=900)
+        before = applications_of(site)
+        for status in (500, 401, 503):
+            site.coolify.outage = status
+            waiting = await site.ask_for(1, stay=10)
+            await asyncio.sleep(200)
+            assert {(await site.pool.get_bot(bot)).status for bot in live} == {BotStatus.IN_CALL}
+            assert (await site.pool.get_bot(waiting[0])).status is BotStatus.DEPLOYING
+        assert applications_of(site) == before
+        site.coolify.outage = None
+        bots = await site.until_ended([*live, *waiting], within=2000)
+        assert outcomes(bots) == {(BotStatus.DONE, None): 4}
+        await site.until_idle(within=300)
+        site.check()
+
+
+@virtual
+async def test_a_bot_that_ends_is_started_again_by_docker_and_does_not_rejoin(
+    database_url: str,
+) -> None:
+    rules = Rules(check_seconds=5, stop_seconds=120)
+    async with coolify_site(database_url, rules) as site:
+        bots = await site.ask_for(1, stay=20)
+        await site.until_ended(bots, within=100)
+        (slot,) = await site.pool.slots()
+        await asyncio.sleep(100)
+        # It runs again, was told that it is over, and its slot waits for the proof.
+        assert site.coolify.running() == [slot.container_ref]
+        assert site.bots.turned_away == 1
+        assert (await site.pool.get_slot(slot.id)).status is SlotStatus.RELEASING
+        await site.until_idle(within=100)
+        assert site.coolify.running() == []
+        assert [claim[1] for claim in site.bots.claims] == bots
+        assert await site.pool.container_logs(bots[0]) == [f"bot {bots[0]}"]
+        site.check()
+
+
+@pytest.mark.parametrize("version", ["4.3.11", "4.0.0-beta.430"])
+@virtual
+async def test_a_deployment_that_finishes_after_our_stop_is_caught(
+    database_url: str, version: str
+) -> None:
+    """The old one can't cancel: its deployment starts the container after the stop."""
+    rules = Rules(version=version, pull_seconds=100, check_seconds=100, stop_seconds=1)
+    async with coolify_site(database_url, rules, max_pool_size=1) as site:
+        (bot,) = await site.ask_for(1)
+        async with asyncio.timeout(60):
+            while not any(
+                d.status is DeploymentStatus.IN_PROGRESS for d in site.coolify.deployments.values()
+            ):
+                await asyncio.sleep(1)
+        await site.pool.stop_bot(bot, "enough")
+        (waiting,) = await site.ask_for(1)
+        (ended,) = await site.until_ended([bot], within=10)
+        assert ended.status is BotStatus.CANCELLED
+        (done,) = await site.until_ended([waiting], within=2000)
+        assert done.status is BotStatus.DONE
+        assert [claim[1] for claim in site.bots.claims] == [waiting]
+        started = sum(site.coolify.started.values())
+        assert started == (1 if version == "4.3.11" else 2)
+        await site.until_idle(within=500)
+        site.check()
+
+
+@virtual
+async def test_an_application_that_somebody_deleted_is_made_again(database_url: str) -> None:
+    async with coolify_site(database_url, USUAL) as site:
+        await site.until_ended(await site.ask_for(1, stay=10), within=900)
+        await site.until_idle(within=100)
+        (slot,) = await site.pool.slots()
+        assert slot.container_ref is not None
+        await site.coolify.remove_application(slot.container_ref)
+        (bot,) = await site.until_ended(await site.ask_for(1, stay=10), within=900)
+        assert bot.status is BotStatus.DONE
+        (again,) = await site.pool.slots()
+        assert applications_of(site) == {again.container_ref: slot.slot_name}
+        sql = (
+            "SELECT details FROM transitions WHERE slot_id = $1 AND details ? 'attempt' ORDER BY id"
+        )
+        told = [row["details"] for row in await site.database.fetch(sql, slot.id)]
+        assert told[-1]["oldContainerRef"] == slot.container_ref
+        assert told[-1]["newContainerRef"] == again.container_ref
+        site.check()
+
+
+@virtual
+async def test_a_server_that_is_unreachable_gets_no_slots_and_its_bots_live_on(
+    database_url: str,
+) -> None:
+    rules = Rules(servers=("a", "b"), pull_seconds=30, check_seconds=5, stop_seconds=2)
+    async with coolify_site(database_url, rules) as site:
+        live = await site.ask_for(2, stay=1200)
+        await site.until_status(live, BotStatus.IN_CALL, within=300)
+        await site.coolify.set_reachable("a", reachable=False)
+        await asyncio.sleep(60)
+        bots = await site.until_ended(await site.ask_for(4, stay=10), within=900)
+        assert outcomes(bots) == {(BotStatus.DONE, None): 4}
+        hosts = Counter(slot.host for slot in await site.pool.slots())
+        assert hosts == {"a": 1, "b": 5}
+        assert {(await site.pool.get_bot(bot)).status for bot in live} == {BotStatus.IN_CALL}
+        await site.coolify.set_reachable("a", reachable=True)
+        assert outcomes(await site.until_ended(live, within=1300)) == {(BotStatus.DONE, None): 2}
+        await site.until_idle(within=300)
+        site.check()
+
+
+@virtual
+async def test_a_full_queue_that_names_deployments_it_never_made_delays_and_fails_nobody(
+    database_url: str,
+) -> None:
+    rules = Rules(
+        check_seconds=20,
+        pull_seconds=20,
+        stop_seconds=1,
+        concurrent_builds=1,
+        deployment_queue_limit=1,
+    )
+    async with coolify_site(database_url, rules) as site:
+        bots = await site.until_ended(await site.ask_for(10, stay=30), within=1500)
+        assert outcomes(bots) == {(BotStatus.DONE, None): 10}
+        assert {*site.coolify.started.values()} == {1}
+        await site.until_idle(within=200)
+        site.check()
+
+
+@virtual
+async def test_a_restart_of_coolify_fails_deployments_and_the_bots_are_launched_again(
+    database_url: str,
+) -> None:
+    async with coolify_site(database_url, USUAL) as site:
+        ids = await site.ask_for(3)
+        await asyncio.sleep(100)
+        await site.coolify.restart_coolify()
+        bots = await site.until_ended(ids, within=3000)
+        assert outcomes(bots) == {(BotStatus.DONE, None): 3}
+        site.check()
+
+
+@virtual
+async def test_an_image_that_can_not_be_had_fails_its_bots_one_by_one(database_url: str) -> None:
+    async with coolify_site(database_url, USUAL, max_launch_attempts=1) as site:
+        site.coolify.unknown_images.add(IMAGE)
+        bots = await site.until_ended(await site.ask_for(3), within=3000)
+        assert {(bot.status, bot.failure_cause) for bot in bots} == {
+            (BotStatus.FATAL, FailureCause.ENGINE)
+        }
+        assert all("deployment" in (bot.failure_reason or "") for bot in bots)
+        assert site.coolify.most_pulls[site.coolify.rules.servers[0], IMAGE] <= 1
+        await site.until_idle(within=1000)
+        site.check()

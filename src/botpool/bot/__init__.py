@@ -7,10 +7,18 @@
         await bot.status(Status.IN_CALL)
         await bot.leave_requested()
 
-`claim` says what becomes of the bot at the end of the block, and what it raises.
+`claim` says what becomes of the bot at the end of the block, and what it raises. Where containers
+that end are started again, as on Coolify, `wait_to_be_stopped` comes after it.
 """
 
-from botpool.bot.assignment import Assignment, Status, claim
+from botpool.bot.assignment import Assignment, Status, claim, wait_to_be_stopped
 from botpool.bot.client import AssignmentEnded, Refused
 
-__all__ = ["Assignment", "AssignmentEnded", "Refused", "Status", "claim"]
+__all__ = [
+    "Assignment",
+    "AssignmentEnded",
+    "Refused",
+    "Status",
+    "claim",
+    "wait_to_be_stopped",
+]

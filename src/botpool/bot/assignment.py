@@ -55,6 +55,20 @@ async def claim(
         yield assignment
 
 
+async def wait_to_be_stopped() -> None:
+    """Return at SIGTERM, which botpool sends once the bot is over.
+
+    To exit instead is as good where nothing starts an ended container again.
+    """
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, stopped.set)
+    try:
+        await stopped.wait()
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)
+
+
 class Assignment:
     """The bot that this container is now. Made by `claim`."""
 

@@ -11,7 +11,8 @@
 
 `crash` ends it with exit code 1, `exit` with 0 and without a word; `crash_on_join` is a crash when
 it would be in the call. `hang` stops its heartbeats and all else, so that only a signal ends it.
-With `ignore_sigterm` it leaves when its time is over, or when a heartbeat tells it to.
+With `ignore_sigterm` it leaves when its time is over, or when a heartbeat tells it to. Once it is
+over it waits to be stopped: whatever starts ended containers again has nothing to start.
 
     python -m botpool.bot.sample
 """
@@ -24,7 +25,14 @@ import signal
 from contextlib import suppress
 from typing import Any, NamedTuple, NoReturn
 
-from botpool.bot import Assignment, AssignmentEnded, Refused, Status, claim
+from botpool.bot import (
+    Assignment,
+    AssignmentEnded,
+    Refused,
+    Status,
+    claim,
+    wait_to_be_stopped,
+)
 
 _BEHAVIOURS = ("normal", "crash", "crash_on_join", "hang", "ignore_sigterm", "exit")
 _LONGEST_MS = 24 * 60 * 60 * 1000
@@ -126,7 +134,7 @@ def _say(line: str) -> None:
 
 
 async def main() -> None:
-    """Claim a bot and be it."""
+    """Claim a bot, be it, and wait to be stopped."""
     try:
         async with claim() as bot:
             _say(f"bot {bot.id}, lease {bot.lease}: {bot.bot_display_name} for {bot.meeting_url}")
@@ -135,6 +143,9 @@ async def main() -> None:
         _say("the assignment is over")
     except Refused as error:
         raise SystemExit(f"sample bot: {error}") from None
+    # Said once it does: who reads it may stop it.
+    asyncio.get_running_loop().call_soon(_say, "waits to be stopped")
+    await wait_to_be_stopped()
 
 
 if __name__ == "__main__":

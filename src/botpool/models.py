@@ -193,6 +193,23 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ImportedSlot:
+    """A slot to be, whose container another pool has made."""
+
+    platform: Platform
+    number: int
+    engine: str
+    host: str
+    image: str | None
+    container_ref: str
+
+    @property
+    def slot_name(self) -> str:
+        """What it is called here."""
+        return f"pool-{self.platform}-{self.number:03}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ImagePull:
     """An image on a host: `pulling`, `present` or `failed`.
 

@@ -36,7 +36,7 @@ from botpool.states import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from botpool.models import Bot, Heartbeat, Json, Slot, Transition
+    from botpool.models import Bot, Heartbeat, ImportedSlot, Json, Slot, Transition
     from botpool.settings import Settings
     from botpool.store import Store
 
@@ -275,6 +275,14 @@ class Pool(Creation):
         if not written:
             await self._check_lease(slot_id, lease)
         return written
+
+    async def import_slot(self, slot: ImportedSlot) -> list[Transition]:
+        """Take over a container that is there already. Its slot is idle once it is proved stopped.
+
+        Raises `ConstraintViolated` where its name or its container has a slot, and
+        `TransitionRefused` where the pool is full.
+        """
+        return await self._logged(self._store.import_slot(slot))
 
     async def drain_slot(self, slot_id: int, reason: str = "drained") -> list[Transition]:
         """Let a slot get no further bot, and delete it when it has none."""

@@ -96,7 +96,8 @@ BOT_MAY_SAY = (BOT_HOLDS_SLOT - {BotStatus.DEPLOYING}) | {BotStatus.DONE, BotSta
 """What a bot can say of itself."""
 
 SLOT_STEPS: Mapping[SlotStatus | None, frozenset[SlotStatus | None]] = {
-    None: frozenset({SlotStatus.DEPLOYING}),
+    # One that is taken over from another pool has to be proved stopped first.
+    None: frozenset({SlotStatus.DEPLOYING, SlotStatus.RELEASING}),
     SlotStatus.IDLE: frozenset({SlotStatus.DEPLOYING, None}),
     SlotStatus.DEPLOYING: frozenset({SlotStatus.BUSY, SlotStatus.RELEASING, SlotStatus.ERROR}),
     SlotStatus.BUSY: frozenset({SlotStatus.RELEASING, SlotStatus.ERROR}),

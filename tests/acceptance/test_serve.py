@@ -8,114 +8,15 @@ import re
 import signal
 import sys
 from collections import Counter
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import asyncpg
-import httpx
 import psutil
-import pytest
 
 from botpool.store import Store, connect
 from botpool.store.embedded import embedded_postgres
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-BOTS = "/api/v1/bots"
-MEET = "https://meet.google.com/abc-defg-hij"
-ENDED = {"DONE", "FATAL", "CANCELLED"}
-
-
-@dataclass
-class Serve:
-    """A `botpool serve`, what it has said, and a client with the admin's key."""
-
-    process: asyncio.subprocess.Process
-    client: httpx.AsyncClient
-    key: str
-    said: list[str] = field(default_factory=list)
-
-    async def ask(self, count: int = 1, **sample: Any) -> list[dict[str, Any]]:
-        """Ask for bots with these orders, all at once."""
-        body = {"meetingUrl": MEET, "config": {"sample": sample}}
-        answers = await asyncio.gather(*(self.client.post(BOTS, json=body) for _ in range(count)))
-        assert {answer.status_code for answer in answers} == {201}
-        return [answer.json() for answer in answers]
-
-    async def statuses(self) -> list[str]:
-        found, cursor = [], None
-        while True:
-            parameters: dict[str, Any] = {"limit": 200} | ({"cursor": cursor} if cursor else {})
-            page = (await self.client.get(BOTS, params=parameters)).json()
-            found += [bot["status"] for bot in page["bots"]]
-            cursor = page["nextCursor"]
-            if cursor is None:
-                return found
-
-    async def until(self, *wanted: str) -> Counter[str]:
-        """Wait until every bot is in one of these statuses."""
-        while set(found := await self.statuses()) - set(wanted):
-            pass
-        return Counter(found)
-
-    async def ends(self, number: signal.Signals = signal.SIGINT) -> int:
-        self.process.send_signal(number)
-        output, _ = await self.process.communicate()
-        self.said += output.decode().splitlines()
-        return self.process.returncode or 0
-
-
-@asynccontextmanager
-async def served(folder: Path, *options: str, **settings: str) -> AsyncIterator[Serve]:
-    """A botpool on a free port. Whatever it started is gone at the end."""
-    named = {f"BOTPOOL_{name.upper()}": value for name, value in settings.items()}
-    environment = {
-        "PATH": os.environ["PATH"],
-        "BOTPOOL_DATA_DIR": str(folder),
-        "BOTPOOL_PORT": "0",
-        "BOTPOOL_HEARTBEAT_INTERVAL_MS": "200",
-        "BOTPOOL_CLAIM_TTL_MS": "2000",
-        **named,
-    }
-    with (folder / f"log-{len([*folder.glob('log-*')])}").open("wb") as log:
-        process = await asyncio.create_subprocess_exec(
-            *(str(Path(sys.executable).parent / "botpool"), "serve", *options),
-            env=environment,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=log,
-        )
-    assert process.stdout is not None
-    try:
-        said: list[str] = []
-        while not said or not said[-1].startswith("the API:"):
-            line = await process.stdout.readline()
-            assert line, "it ended: " + "".join(path.read_text() for path in folder.glob("log-*"))
-            said.append(line.decode().rstrip("\n"))
-        url = said[0].removeprefix("botpool listens on ")
-        key = (folder / "admin.key").read_text().strip()
-        async with httpx.AsyncClient(
-            base_url=url, headers={"Authorization": f"Bearer {key}"}, timeout=30
-        ) as client:
-            yield Serve(process, client, key, said)
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-
-
-@pytest.fixture
-async def folder(tmp_path: Path) -> AsyncIterator[Path]:
-    """A data folder. Bots that still run in it are ended with the test."""
-    yield tmp_path
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get("HOME", "").startswith(str(tmp_path)):
-                process.kill()
-        except psutil.Error:
-            continue
+from tests.acceptance.serving import BOTS, ENDED, MEET, Serve, served
 
 
 async def test_a_new_user_sees_a_bot_run_and_end(folder: Path) -> None:

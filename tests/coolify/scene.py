@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import os
 import signal
 import sys
@@ -15,10 +14,9 @@ import httpx
 
 from tests.coolify.coolify import Coolify
 from tests.coolify.rules import Faults, Rules
-from tests.virtual_time import run_virtually
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine
+    from collections.abc import AsyncIterator
 
     from tests.coolify.containers import Containers
     from tests.coolify.records import Application
@@ -116,12 +114,3 @@ async def served(*options: str) -> AsyncIterator[tuple[dict[str, str], httpx.Asy
         os.kill(process.pid, signal.SIGTERM)
         await process.communicate()
     assert process.returncode == 0
-
-
-def virtual(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Let a test run in virtual time: its sleeps take none."""
-
-    def run(*arguments: Any, **named: Any) -> None:
-        run_virtually(test(*arguments, **named))
-
-    return functools.update_wrapper(run, test)

@@ -11,7 +11,8 @@ from tests.coolify import (
     RunningContainer,
     TaskContainers,
 )
-from tests.coolify.scene import imitated, virtual
+from tests.coolify.scene import imitated
+from tests.virtual_time import virtual
 
 IMAGE = ("server-a", "ghcr.io/x/bot:1")
 EXITED = "exited:unhealthy"

@@ -4,33 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from botpool.states import BotStatus, FailureCause, SlotStatus
 from tests.coolify import DeploymentStatus, Faults, Rules
 from tests.coolify_site import IMAGE, coolify_site
-from tests.virtual_time import run_virtually
+from tests.virtual_time import virtual
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
-
     from botpool.models import Bot
     from tests.coolify_site import CoolifySite
 
 USUAL = Rules(pull_seconds=300, check_seconds=10, stop_seconds=3, delete_seconds=3)
-
-
-def virtual(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run a test in virtual time."""
-
-    @wraps(test)
-    def run(*args: Any, **kwargs: Any) -> None:
-        run_virtually(test(*args, **kwargs))
-
-    return run
 
 
 def outcomes(bots: list[Bot]) -> Counter[tuple[BotStatus, str | None]]:

@@ -20,7 +20,8 @@ from tests.coolify import (
     RunningContainer,
     Version,
 )
-from tests.coolify.scene import imitated, served, virtual
+from tests.coolify.scene import imitated, served
+from tests.virtual_time import virtual
 
 IMAGE = ("server-a", "ghcr.io/x/bot:1")
 EXITED = "exited:unhealthy"

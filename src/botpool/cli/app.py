@@ -12,8 +12,10 @@ from rich.console import Console
 from rich.table import Table
 
 from botpool import __version__
+from botpool.cli.doctor import doctor
 from botpool.cli.keys import app as keys_app
 from botpool.cli.serve import ServeRole, serve
+from botpool.cli.slots import app as slots_app
 from botpool.errors import BotpoolError, SetupError
 from botpool.logs import configure_logs
 from botpool.pool import Pool
@@ -35,6 +37,7 @@ app = typer.Typer(
 
 
 app.add_typer(keys_app)
+app.add_typer(slots_app)
 
 
 def _version(wanted: bool) -> None:
@@ -127,6 +130,9 @@ def _table(numbers: Sequence[PoolNumbers]) -> Table:
     for row in numbers:
         table.add_row(row.platform, *(str(getattr(row, column)) for column in columns))
     return table
+
+
+app.command("doctor")(doctor)
 
 
 def _start() -> Settings:

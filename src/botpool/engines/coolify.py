@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from botpool.engines.base import (
     REFERENCE,
@@ -52,7 +52,17 @@ _NO_DOMAIN_SINCE = version_number("4.0.0-beta.454")
 _MEGABYTE = 2**20
 
 _SLOT_NAME = re.compile(r"pool-(?:google-meet|microsoft-teams|zoom)-\d{3,}")
+_POOL_NAME = re.compile(r"(?:.*-)?pool-(google-meet|microsoft-teams|teams|zoom)-(\d{3,9})")
 _DESCRIPTION = re.compile(r"\[(?:IDLE|DEPLOYING|BUSY|RELEASING|ERROR)\] ")
+
+
+class SlotLike(NamedTuple):
+    """An application that is named like a slot: `pool-zoom-007`, whatever stands before that."""
+
+    application: Application
+    container: Container
+    platform: str
+    number: int
 
 
 class CoolifyEngine:
@@ -126,7 +136,7 @@ class CoolifyEngine:
         One that a call before this has made, and whose reply was lost, is known by its description.
         """
         self._check_host(spec.host)
-        mark = f"{self._marks()}{spec.slot_id} as {spec.name}"
+        mark = f"{self._marks()}{spec.slot_id} as {spec.name}"[:_LONGEST_DESCRIPTION]
         listed = await self._view.applications()
         made = [found for found in listed.values() if found.description == mark]
         if made:
@@ -240,6 +250,17 @@ class CoolifyEngine:
         await self._place.close()
         await self._api.close()
 
+    async def slot_like(self) -> Sequence[SlotLike]:
+        """Every application on our servers that is named like a slot, whoever made it."""
+        found = []
+        for application in (await self._view.applications()).values():
+            named = _POOL_NAME.fullmatch(application.name)
+            hosts = [host for host in self._servers if self._is_on(application, host)]
+            if named and hosts:
+                container = Container(hosts[0], application.uuid)
+                found.append(SlotLike(application, container, named[1], int(named[2])))
+        return found
+
     # Last of them: from here on `list` is not the built-in any more.
     async def list(self, host: str) -> list[ListedContainer]:
         """The applications on a server that we have made, or that are named and described so."""
@@ -277,7 +298,7 @@ class CoolifyEngine:
         """The slot that an unused application was made for, by its description."""
         before, marks, after = (found.description or "").partition(self._marks())
         number = after.partition(" ")[0]
-        return int(number) if marks and not before and number.isdigit() else None
+        return int(number) if marks and not before and number.isdecimal() else None
 
     async def _create(self, spec: ContainerSpec, mark: str) -> str:
         if not spec.image:
@@ -292,7 +313,7 @@ class CoolifyEngine:
                 "docker_registry_image_name": name,
                 "docker_registry_image_tag": tag,
                 "name": spec.slot_name,
-                "description": mark[:_LONGEST_DESCRIPTION],
+                "description": mark,
                 "ports_exposes": "80",
                 "instant_deploy": False,
                 **self._limits,

@@ -179,7 +179,8 @@ class CoolifyApi:
         self._random = random.Random()  # noqa: S311 - spreads retries
         self._client = httpx.AsyncClient(
             transport=transport,
-            timeout=timeout_seconds,
+            # Shorter than that of the whole: what was never sent is told apart.
+            timeout=httpx.Timeout(timeout_seconds, connect=timeout_seconds / 3),
             headers={"Accept": "application/json", "Authorization": f"Bearer {token}"},
         )
 
@@ -328,7 +329,10 @@ class CoolifyApi:
 
     async def version(self) -> str:
         """Coolify's version, as it says it."""
-        return (await self._get("/version")).text.strip().strip('"')
+        said = (await self._get("/version")).text.strip().strip('"')
+        if re.fullmatch(r"[\w.+-]{1,50}", said) is None:
+            raise EngineUnavailable("Coolify's answer to GET /version is no version.")
+        return said
 
     async def may(self, method: str, path: str) -> bool:
         """Whether the token may make a call, tried on something that isn't there."""
@@ -394,24 +398,34 @@ class CoolifyApi:
             except (httpx.ConnectError, httpx.ConnectTimeout) as error:
                 if last:  # it was never sent
                     raise self._silent(method, path, error) from error
-            except (httpx.TransportError, TimeoutError, OSError) as error:
+            except (httpx.RequestError, TimeoutError, OSError) as error:
                 if last or not repeatable:
                     raise self._silent(method, path, error) from error
             else:
                 if answer.status_code == _TOO_MANY:
                     self._budget.pause(_retry_after(answer))
                 elif answer.status_code not in _GATEWAY or not repeatable:
-                    return answer
+                    return self._own(method, path, answer)
                 if last:
                     return answer
             await asyncio.sleep(_FIRST_WAIT_SECONDS * 2**attempt * self._random.uniform(0.5, 1))
         raise AssertionError("unreachable")
 
+    def _own(self, method: str, path: str, answer: httpx.Response) -> httpx.Response:
+        """The answer, unless it is that of a proxy before Coolify: to that, anything is missing."""
+        matters = answer.status_code in _WONT or (answer.is_success and method != "GET")
+        if matters and _json(answer) is None:
+            raise EngineUnavailable(self._told(method, path, answer))
+        return answer
+
     def _checked(self, method: str, path: str, answer: httpx.Response) -> httpx.Response:
         if answer.is_success:
             return answer
-        said = f"Coolify answers {answer.status_code} to {method} {path}: {self._words(answer)}"
+        said = self._told(method, path, answer)
         raise EngineRefused(said) if answer.status_code in _WONT else EngineUnavailable(said)
+
+    def _told(self, method: str, path: str, answer: httpx.Response) -> str:
+        return f"Coolify answers {answer.status_code} to {method} {path}: {self._words(answer)}"
 
     def _silent(self, method: str, path: str, error: Exception) -> EngineUnavailable:
         kind = str(error) or type(error).__name__
@@ -419,13 +433,15 @@ class CoolifyApi:
 
     def _words(self, answer: httpx.Response) -> str:
         """What Coolify says is wrong, on one line."""
-        try:
-            said = answer.json()
-        except ValueError:
-            return f"no JSON, but {answer.headers.get('content-type', 'nothing')}"
+        said = _json(answer)
+        if said is None:
+            location = answer.headers.get("location")
+            kind = answer.headers.get("content-type") or "nothing"
+            words = f"no JSON, but {f'a way to {location}' if location else kind}"
+            return self._without_token(words)[:_LONGEST_WORDS]
         parts = []
         if isinstance(said, dict):
-            parts = [str(said["message"])] if said.get("message") else []
+            parts = [_flat(said[name]) for name in ("message", "error") if said.get(name)]
             errors = said.get("errors")
             if isinstance(errors, dict):
                 parts += [f"{name}: {_flat(problems)}" for name, problems in errors.items()]
@@ -442,10 +458,18 @@ class CoolifyApi:
         except ValidationError as error:
             path = "" if answer is None else answer.request.url.path
             problem = error.errors(include_input=False, include_url=False)[0]
-            where = ".".join(str(part) for part in problem["loc"])
+            where = "".join(f"{part}: " for part in problem["loc"])
             raise EngineUnavailable(
-                f"Coolify's answer to {path} is not as expected: {where} {problem['msg']}"
+                f"Coolify's answer to {path} is not as expected: {where}{problem['msg']}"
             ) from None
+
+
+def _json(answer: httpx.Response) -> dict[str, Any] | list[Any] | None:
+    try:
+        said = answer.json()
+    except ValueError:
+        return None
+    return said if isinstance(said, dict | list) else None
 
 
 def _flat(problems: object) -> str:

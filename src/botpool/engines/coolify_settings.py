@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
+
+import httpx
 
 from botpool.engines.coolify import CoolifyEngine
 from botpool.engines.coolify_api import CoolifyApi
@@ -11,8 +13,6 @@ from botpool.engines.coolify_budget import Budget
 from botpool.errors import SettingsInvalid
 
 if TYPE_CHECKING:
-    import httpx
-
     from botpool.settings import Settings
 
 
@@ -23,12 +23,14 @@ def coolify_api(
     url, token = settings.coolify_api_url, settings.coolify_api_token
     if url is None or token is None:
         raise SettingsInvalid("BOTPOOL_COOLIFY_API_URL and BOTPOOL_COOLIFY_API_TOKEN must be set.")
-    parts = urlsplit(url)
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
+    if not _is_address(url):
         raise SettingsInvalid("BOTPOOL_COOLIFY_API_URL must be like `https://coolify.example`.")
+    secret = token.get_secret_value().strip()
+    if re.fullmatch(r"[!-~]+", secret) is None:  # else an error would show it
+        raise SettingsInvalid("BOTPOOL_COOLIFY_API_TOKEN must be like `1|…`.")
     return CoolifyApi(
         url,
-        token.get_secret_value(),
+        secret,
         Budget(settings.coolify_requests_per_minute),
         transport=transport,
     )
@@ -67,6 +69,14 @@ def coolify_engine(
         shm_size=settings.docker_shm_size,
         bot_data=settings.coolify_bot_data,
     )
+
+
+def _is_address(text: str) -> bool:
+    try:
+        url = httpx.URL(text)
+    except httpx.InvalidURL:
+        return False
+    return url.scheme in {"http", "https"} and bool(url.host)
 
 
 def _several(setting: str | None) -> list[str]:

@@ -42,11 +42,12 @@ class Shared(Generic[_Value]):
 
         Raises what the reading raises, to everybody who waits for it.
         """
+        # A reading that takes longer than it is kept is good for those who waited for it.
+        asked = asyncio.get_running_loop().time()
         while True:
-            now = asyncio.get_running_loop().time()
             if self._found is not None:
                 begun, value = self._found
-                if begun > since and begun > now - self._seconds:
+                if begun > since and begun > asked - self._seconds:
                     return value
             if self._reading is None or self._reading.done():
                 self._reading = asyncio.create_task(self._read_again())

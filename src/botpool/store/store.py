@@ -20,7 +20,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from datetime import datetime
 
-    from botpool.models import Bot, BotPage, Ending, Json, NewBot, Slot, Transition
+    from botpool.models import (
+        Bot,
+        BotPage,
+        Ending,
+        ImportedSlot,
+        Json,
+        NewBot,
+        Slot,
+        Transition,
+    )
 
 
 def _creation_arguments(
@@ -121,6 +130,14 @@ class Store(WorkQueries, KeyQueries, EventQueries, RecordQueries, WebhookQueries
     async def fail_slot(self, slot_id: int, lease: int, message: str) -> list[Transition]:
         """Put a slot that is releasing into error."""
         return await self._change("fail_slot", slot_id, lease, message)
+
+    async def import_slot(self, slot: ImportedSlot) -> list[Transition]:
+        """Add a slot whose container is there already, to be proved stopped."""
+        return await self._change(
+            "import_slot",
+            *(slot.platform, slot.number, slot.slot_name, slot.engine, slot.host, slot.image),
+            slot.container_ref,
+        )
 
     async def delete_slot(self, slot_id: int, lease: int, reason: str) -> list[Transition]:
         """Delete a slot that is in error."""

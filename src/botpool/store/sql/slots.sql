@@ -86,6 +86,25 @@ SELECT * FROM delete_slot($1, $2, $3);
 -- Let a slot get no further bot, and be deleted when it has none.
 SELECT * FROM drain_slot($1, $2);
 
+-- name: import_slot
+-- Add a slot whose container is there already. It is idle once that is proved stopped.
+WITH slot AS (
+    INSERT INTO bot_pool_slots (
+        platform, number, slot_name, engine, host, image, container_ref,
+        status, lease, last_used_at, last_assigned_at, created_at
+    )
+    VALUES (
+        $1, $2, $3, $4, $5, $6, $7, 'releasing', 0, botpool_now(), botpool_now(), botpool_now()
+    )
+    RETURNING *
+)
+INSERT INTO transitions (
+    at, machine, platform, to_status, slot_id, slot_name, container_ref, lease, reason
+)
+SELECT botpool_now(), 'slot', platform, status, id, slot_name, container_ref, lease, 'imported'
+FROM slot
+RETURNING *;
+
 -- name: retry_slot
 -- Let a slot in error be tried at once, as if it had never been.
 UPDATE bot_pool_slots SET recovery_attempts = 0, due_at = botpool_now(), wakes = wakes + 1

@@ -1,0 +1,90 @@
+"""`botpool doctor`: what is wrong with this installation."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+from collections import Counter
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from botpool.errors import SettingsInvalid
+from botpool.logs import configure_logs
+from botpool.settings import load_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from botpool.doctor import Finding
+
+_STYLES = {"ok": "green", "warning": "yellow", "problem": "bold red", "not checked": "dim"}
+
+
+class ExaminedEngine(StrEnum):
+    """An engine that can be examined."""
+
+    PROCESS = "process"
+    DOCKER = "docker"
+    COOLIFY = "coolify"
+
+
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    engine: Annotated[
+        ExaminedEngine | None,
+        typer.Option(help="Check this engine, in place of those that are used."),
+    ] = None,
+) -> None:
+    """Check the database, the settings and the engines, and say how to mend what is wrong.
+
+    Changes nothing. The exit code is 1 if there is a problem; warnings are none.
+    """
+    findings = asyncio.run(_diagnose(engine))
+    if as_json:
+        typer.echo(json.dumps([dataclasses.asdict(finding) for finding in findings], indent=2))
+    else:
+        console = Console()
+        console.print(_table(findings))
+        console.print(f"\n{_summary(findings)}")
+    raise typer.Exit(any(finding.result == "problem" for finding in findings))
+
+
+async def _diagnose(engine: ExaminedEngine | None) -> list[Finding]:
+    # Here, because it takes long to import, and no other command needs it.
+    from botpool.doctor import diagnose, unreadable_settings  # noqa: PLC0415
+
+    try:
+        settings = load_settings()
+    except SettingsInvalid as error:
+        return [unreadable_settings(error)]
+    configure_logs(settings.log_level, settings.log_format)
+    return await diagnose(settings, engine)
+
+
+def _table(findings: Sequence[Finding]) -> Table:
+    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 1, 0))
+    table.add_column("check", max_width=16, overflow="fold")
+    table.add_column("result", max_width=8)
+    table.add_column("found", ratio=5, overflow="fold")
+    table.add_column("how to mend it", ratio=4, overflow="fold")
+    for finding in findings:
+        about = f"{finding.engine}: " if finding.engine else ""
+        # As they are: they may look like Rich's markup.
+        table.add_row(
+            Text(f"{about}{finding.check}"),
+            Text(finding.result, _STYLES[finding.result]),
+            Text(finding.found),
+            Text(finding.mend),
+        )
+    return table
+
+
+def _summary(findings: Sequence[Finding]) -> str:
+    counts = Counter(finding.result for finding in findings)
+    return ", ".join(f"{counts[result]} {result}" for result in _STYLES if counts[result])

@@ -182,6 +182,7 @@ class Slot:
     deployment_status: str | None
     deployment_started_at: datetime | None
     creations: int
+    runtime_url: str | None
     last_bot_id: int | None
     due_at: datetime | None
     claimed_by: str | None

@@ -12,7 +12,7 @@ from botpool.engines.base import ContainerState, Observation, Traits
 from botpool.engines.simulated import Faults
 from botpool.errors import EngineUnavailable, StaleLease
 from botpool.states import BotStatus, FailureCause, Platform, SlotStatus
-from tests.reconciling import IMAGE, container, working
+from tests.reconciling import IMAGE, container, new_reconciler, working
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -253,6 +253,36 @@ async def test_an_image_that_the_host_has_lost_is_pulled_again(database: Databas
         assert works.engine.counts["pull"] == 2
 
 
+@pytest.mark.parametrize(
+    "change", ["engine = 'gone', host = 'x', container_ref = 'y'", "engine = 'gone', image = NULL"]
+)
+async def test_slots_of_an_engine_that_is_not_used_any_more_move_to_the_one_that_is(
+    database: Database, change: str
+) -> None:
+    async with working(database) as works:
+        slot = await works.warm()
+        await works.database.execute(f"UPDATE bot_pool_slots SET {change}")
+        bot = await works.launched()
+        assert bot.status is BotStatus.JOINING_CALL
+        moved = await works.pool.get_slot(slot.id)
+        assert (moved.engine, moved.host, moved.image) == ("simulated", "a", IMAGE)
+        assert container(moved) in works.engine.running()
+
+
+async def test_a_container_that_would_call_where_we_are_not_any_more_is_made_anew(
+    database: Database,
+) -> None:
+    told: list[str] = []
+    async with working(database) as works:
+        works.engine.started = lambda _, environment: told.append(environment["BOTPOOL_URL"])
+        old = await works.warm()
+        moved = works.settings.model_copy(update={"public_url": "http://moved.test"})
+        await works.create()
+        await (await new_reconciler(works.store, works.pool, works.engine, moved)).run_once()
+        assert told == [works.settings.runtime_url, "http://moved.test"]
+        assert container(old) not in works.engine.containers()
+
+
 async def test_slots_are_made_of_the_image_that_the_settings_name_now(database: Database) -> None:
     async with working(database) as works:
         slot = await works.warm()
@@ -319,18 +349,6 @@ async def test_a_bot_stopped_while_its_container_starts_leaves_nothing_running(
         (slot,) = await works.pool.slots()
         assert slot.status is SlotStatus.IDLE
         assert works.engine.running() == []
-
-
-async def test_a_slot_of_an_engine_that_is_not_there_fails_its_bot_and_no_other(
-    database: Database,
-) -> None:
-    async with working(database, max_launch_attempts=1) as works:
-        bot = (await works.create()).bot
-        await database.execute("UPDATE bot_pool_slots SET engine = 'gone'")
-        other = (await works.create()).bot
-        await works.reconciler.run_once()
-        assert (await works.pool.get_bot(bot.id)).status is BotStatus.FATAL
-        assert (await works.pool.get_bot(other.id)).status is BotStatus.JOINING_CALL
 
 
 async def test_a_claim_of_a_slot_without_a_bot_is_stale(database: Database) -> None:

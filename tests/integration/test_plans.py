@@ -88,7 +88,7 @@ HOT: dict[str, tuple[Any, ...]] = {
     "get_slot_of_bot": ("bot",),
     "get_queue_place": ("bot",),
     "timeline": ("bot",),
-    "claim_slots": ("me", 15_000, 10, ["process/a"], 1_500_000),
+    "claim_slots": ("me", 15_000, 10, ["process/a"], 1_500_000, ["process"], "process"),
     "claim_slot": ("slot", "me", 15_000),
     "renew_claims": ("me", ["slot"], 15_000),
     "return_slot": ("slot", "me", 1, "deploying", 1000, False, 0),
@@ -98,7 +98,7 @@ HOT: dict[str, tuple[Any, ...]] = {
     "admit_deployment": ("slot", 1, 4, "waits"),
     "wake_deployments": ("process", "a", 4, "waits"),
     "wake_pull": ("process", "a", "bot:1", "waits", 0),
-    "set_slot_token": ("slot", 1, "me", b"digest"),
+    "set_slot_token": ("slot", 1, "me", b"digest", "http://botpool"),
     "get_slot_of_token": (b"digest",),
     "list_slots_of_host": ("process", "a"),
     "read_record": (0, 0, 500),
@@ -109,6 +109,7 @@ QUIET = {
     *("expire_queue", "assign_waiting", "get_queue_place", "timeline"),
     *("renew_claims", "return_slot", "wake_pull"),
     *("set_slot_token", "get_slot_of_token", "list_slots_of_host"),
+    *("settle_pulls", "had_container"),
 }
 
 

@@ -47,6 +47,7 @@ class Claims:
         self._replica = context.replica
         self._ttl_ms = context.settings.claim_ttl_ms
         self._deploy_timeout_ms = context.settings.deploy_timeout_ms
+        self._engine = context.settings.engine
         self._workers: dict[int, Work] = {}
         self._renewed = 0.0
 
@@ -56,7 +57,8 @@ class Claims:
         One that we work on already is ours again, if its claim had expired, and not taken twice.
         """
         taken = await self._store.claim_slots(
-            self._replica, self._ttl_ms, most, self._hosts, self._deploy_timeout_ms
+            *(self._replica, self._ttl_ms, most, self._hosts, self._deploy_timeout_ms),
+            self._engine,
         )
         return [slot for slot in taken if slot.id not in self._workers]
 

@@ -33,12 +33,10 @@ async def new_environment(context: Context, slot: Slot) -> dict[str, str]:
 
     Raises `StaleLease` if the slot is not ours any more.
     """
-    token = secrets.token_urlsafe(32)
-    if not await context.store.set_slot_token(
-        slot.id, slot.lease, context.replica, token_digest(token)
-    ):
+    token, url = secrets.token_urlsafe(32), context.settings.runtime_url
+    if not await context.store.set_slot_token(slot, context.replica, token_digest(token), url):
         raise StaleLease(f"{slot.slot_name} is somebody else's.")
-    return {"BOTPOOL_URL": context.settings.runtime_url, "BOTPOOL_SLOT_TOKEN": token}
+    return {"BOTPOOL_URL": url, "BOTPOOL_SLOT_TOKEN": token}
 
 
 async def create(context: Context, slot: Slot, number: int) -> Container:

@@ -99,16 +99,44 @@ def _next_look(context: Context, slot: Slot) -> float:
 
 
 async def give_up_outdated(context: Context, slot: Slot) -> Slot:
-    """Let a slot be of the image that the settings name now; its stopped container is removed."""
-    wanted = context.settings.image(slot.platform)
-    if slot.engine != context.settings.engine or slot.image == wanted:
+    """Let a slot be as the settings want it now: its image, its engine, and where it calls us.
+
+    A stopped container that is otherwise is removed; one that is being started stays as it is.
+    """
+    settings = context.settings
+    wanted = (settings.engine, settings.image(slot.platform))
+    current = (slot.engine, slot.image) == wanted and not _calls_elsewhere(context, slot)
+    if current or (slot.deployment_started_at is not None and slot.assigned_bot_id is not None):
         return slot
-    if slot.deployment_started_at is not None and slot.assigned_bot_id is not None:
-        return slot  # it is being started as it is
+    await _remove_outdated(context, slot)
+    return await context.store.give_up_container(slot, *wanted) or slot
+
+
+def _calls_elsewhere(context: Context, slot: Slot) -> bool:
+    """Whether the slot's container was told to call us where we are not any more."""
+    if slot.container_ref is None or slot.runtime_url is None:
+        return False
+    traits = context.engine(slot).traits
+    told_at_start = traits.reusable and traits.environment_at_start
+    return not told_at_start and slot.runtime_url != context.settings.runtime_url
+
+
+async def _remove_outdated(context: Context, slot: Slot) -> None:
     container = container_of(slot)
-    if container is not None:
+    if container is None:
+        return
+    try:
         await context.engine(slot).remove(container)
-    return await context.store.change_image(slot.id, slot.lease, wanted) or slot
+    except EngineError as error:
+        if slot.engine == context.settings.engine:
+            raise
+        # It is not used any more, and may never answer again.
+        _log.warning(
+            "container left behind",
+            engine=slot.engine,
+            container_ref=container.ref,
+            error=str(error),
+        )
 
 
 async def _stop_and_clean(context: Context, slot: Slot) -> bool:
@@ -152,7 +180,7 @@ async def _clean(context: Context, slot: Slot, state: ContainerState) -> None:
         await create(context, slot, slot.creations + 1)
     except ImageMissing:
         # The next deployment brings the image, and makes the container.
-        await context.store.change_image(slot.id, slot.lease, slot.image)
+        await context.store.give_up_container(slot, slot.engine, slot.image)
     if old is not None:
         await context.engine(slot).remove(old)
 

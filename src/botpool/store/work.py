@@ -30,13 +30,18 @@ class WorkQueries(Queries):
         most: int,
         hosts: Sequence[tuple[str, str]],
         deploy_timeout_ms: int,
+        engine: str,
     ) -> list[Slot]:
         """Take at most so many slots that are due, on no host yet or on one of these.
 
-        A host is an engine's name and its own. Deployments that took too long are anybody's.
+        A host is an engine's name and its own. Anybody's are deployments that took too long, slots
+        of engines that are not among these, and those that are to move to `engine`.
         """
-        reachable = [f"{engine}/{host}" for engine, host in hosts]
-        return await self._slots("claim_slots", replica, ttl_ms, most, reachable, deploy_timeout_ms)
+        reachable = [f"{name}/{host}" for name, host in hosts]
+        known = [*{name for name, _ in hosts}]
+        return await self._slots(
+            *("claim_slots", replica, ttl_ms, most, reachable, deploy_timeout_ms, known, engine)
+        )
 
     async def claim_slot(self, slot_id: int, replica: str, ttl_ms: int) -> Slot | None:
         """Take this slot, unless somebody else has it."""
@@ -97,17 +102,20 @@ class WorkQueries(Queries):
         rows = await self._database.fetch(QUERIES["make_room"], slot_id, most, waiting)
         return [(row["engine"], row["host"], row["image"]) for row in rows]
 
-    async def set_slot_token(self, slot_id: int, lease: int, replica: str, digest: bytes) -> bool:
-        """Note what the token of the slot's next container hashes to, if the slot is ours."""
-        return await self._found("set_slot_token", slot_id, lease, replica, digest)
+    async def set_slot_token(self, taken: Slot, replica: str, digest: bytes, url: str) -> bool:
+        """Note what the token of the slot's next container hashes to, if the slot is ours.
+
+        `url` is what that container calls us by.
+        """
+        return await self._found("set_slot_token", taken.id, taken.lease, replica, digest, url)
 
     async def get_slot_of_token(self, digest: bytes) -> Slot | None:
         """The slot whose present container has the token with this hash."""
         return await self._slot("get_slot_of_token", digest)
 
-    async def change_image(self, slot_id: int, lease: int, image: str | None) -> Slot | None:
-        """Let a slot be made of another image, and have no container."""
-        return await self._slot("change_image", slot_id, lease, image)
+    async def give_up_container(self, slot: Slot, engine: str, image: str | None) -> Slot | None:
+        """Let a slot have no container, and the next one on this engine and of this image."""
+        return await self._slot("give_up_container", slot.id, slot.lease, engine, image)
 
     async def put_off_recovery(self, slot_id: int, lease: int, message: str) -> int:
         """Count a failed recovery, and return how many there were."""

@@ -8,3 +8,6 @@ ALTER TABLE image_pulls
 ALTER TABLE bot_pool_slots
     DROP CONSTRAINT bot_pool_slots_lease_check,
     ADD CONSTRAINT bot_pool_slots_lease_check CHECK (lease >= 0);
+
+-- What the slot's container was told to call us by; unknown for those that were made before.
+ALTER TABLE bot_pool_slots ADD COLUMN runtime_url text;

@@ -1,7 +1,8 @@
 -- name: claim_slots
 -- Take at most $3 slots that are due, for $2 ms: nobody else works on them so long. Only those that
--- have no host yet, or one that we can reach ($4); and deployments on any that took longer than $5 ms,
--- for these have failed, whoever can reach them.
+-- have no host yet, or one that we can reach ($4); deployments on any that took longer than $5 ms, for
+-- these have failed, whoever can reach them; and what is on an engine that nobody has ($6), or that
+-- new containers are not made on ($7) before its next one.
 WITH due AS MATERIALIZED (
     SELECT id FROM bot_pool_slots
     WHERE due_at IS NOT NULL AND greatest(due_at, claimed_until) <= (SELECT botpool_now())
@@ -12,6 +13,8 @@ WITH due AS MATERIALIZED (
                 status = 'deploying'
                 AND last_assigned_at <= (SELECT botpool_now()) - $5 * interval '1 millisecond'
             )
+            OR engine <> ALL ($6::text[])
+            OR (status = 'deploying' AND deployment_started_at IS NULL AND engine <> $7)
         )
     ORDER BY greatest(due_at, claimed_until)
     LIMIT $3
@@ -87,17 +90,21 @@ SELECT admit_deployment($1, $2, $3, $4) AS admitted;
 SELECT wake_deployments($1, $2, $3, $4);
 
 -- name: set_slot_token
--- Note, before a container is made, what its token will hash to. Only who has taken the slot may.
-UPDATE bot_pool_slots SET token_hash = $4 WHERE id = $1 AND lease = $2 AND claimed_by = $3
+-- Note, before a container is made, what its token will hash to, and by what it will call us. Only
+-- who has taken the slot may.
+UPDATE bot_pool_slots SET token_hash = $4, runtime_url = $5
+WHERE id = $1 AND lease = $2 AND claimed_by = $3
 RETURNING id;
 
 -- name: get_slot_of_token
 -- The slot whose present container has this token.
 SELECT *, botpool_now() AS read_at FROM bot_pool_slots WHERE token_hash = $1;
 
--- name: change_image
--- Let a slot be made of another image: its container is given up, and made anew when it is needed.
-UPDATE bot_pool_slots SET image = $3, container_ref = NULL
+-- name: give_up_container
+-- Let a slot have no container, and the next one on this engine ($3) and of this image ($4); on
+-- another engine it is on another host.
+UPDATE bot_pool_slots
+SET engine = $3, image = $4, container_ref = NULL, host = CASE WHEN engine = $3 THEN host END
 WHERE id = $1 AND lease = $2
 RETURNING *, botpool_now() AS read_at;
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from datetime import datetime
 
+    from botpool.engines.base import Traits
     from botpool.models import Bot, Slot
     from botpool.store import Database
 
@@ -98,6 +99,7 @@ async def working(
     *,
     hosts: tuple[str, ...] = ("a",),
     faults: Faults | None = None,
+    traits: Traits | None = None,
     **settings: Any,
 ) -> AsyncIterator[Works]:
     """Works with these settings. At the end every invariant is checked."""
@@ -107,7 +109,7 @@ async def working(
     store = Store(database)
     await store.use_virtual_clock()
     clock = Clock()
-    engine = SimulatedEngine(hosts, faults=faults, now=clock.now)
+    engine = SimulatedEngine(hosts, faults=faults, traits=traits, now=clock.now)
     pool = Pool(store, chosen)
     reconciler = await new_reconciler(store, pool, engine, chosen)
     works = Works(database, store, pool, chosen, engine, reconciler, clock)

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
         Bot,
         BotEvent,
         BotPage,
+        Host,
         LogLine,
         PoolNumbers,
         QueueEntry,
@@ -87,6 +88,10 @@ class Lookups:
     async def slots(self) -> list[Slot]:
         """Every slot, by name."""
         return await self._store.list_slots()
+
+    async def hosts(self) -> list[Host]:
+        """Every host that something was tried on, or that has slots."""
+        return await self._store.list_hosts()
 
     async def check_schema(self) -> None:
         """Raise a `SetupError` unless the database answers and has the schema of this code."""

@@ -47,6 +47,7 @@ class NewBot:
     deduplication_key: str | None = None
     idempotency_key: str | None = None
     request_digest: bytes | None = None
+    max_launch_attempts: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +81,8 @@ class Bot:
     callback_url: str | None = None
     deduplication_key: str | None = None
     request_digest: bytes | None = None
+    max_launch_attempts: int | None = None
+    avoid_host: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +116,7 @@ class CreatedBot:
             callback_url=request.callback_url,
             deduplication_key=request.deduplication_key,
             request_digest=request.request_digest,
+            max_launch_attempts=request.max_launch_attempts,
         )
         return cls(
             bot=bot,
@@ -178,6 +182,7 @@ class Slot:
     recovery_attempts: int
     error_message: str | None
     draining: bool
+    held: bool
     deployment_ref: str | None
     deployment_status: str | None
     deployment_started_at: datetime | None
@@ -232,6 +237,19 @@ class ImagePull:
     retry_at: datetime | None
     slot_id: int | None
     lease: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """A machine of an engine. While it is ill (`ill_since`), it gets no new work but a probe."""
+
+    engine: str
+    host: str
+    slots: int
+    failures: int
+    reason: str | None
+    ill_since: datetime | None
+    probe_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

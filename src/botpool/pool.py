@@ -35,6 +35,7 @@ from botpool.states import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from datetime import datetime
 
     from botpool.models import Bot, Heartbeat, ImportedSlot, Json, Slot, Transition
     from botpool.settings import Settings
@@ -208,16 +209,24 @@ class Pool(Creation):
         )
 
     async def mark_error(
-        self, slot_id: int, lease: int, cause: FailureCause, reason: str
+        self,
+        slot_id: int,
+        lease: int,
+        cause: FailureCause,
+        reason: str,
+        *,
+        unless_heard_since: datetime | None = None,
     ) -> list[Transition]:
         """Put a slot into `error`.
 
         A bot that was not in its call yet, and has launches left, goes back to its place in the
-        queue and on to the next free slot; any other is `FATAL`.
+        queue and on to the next free slot; any other is `FATAL`. One that was heard since
+        `unless_heard_since` is left alone.
         """
         written = await self._logged(
             self._store.relaunch_bot(
-                slot_id, lease, reason, BOT_RELAUNCHABLE, self._settings.max_launch_attempts
+                *(slot_id, lease, reason, BOT_RELAUNCHABLE, self._settings.max_launch_attempts),
+                unless_heard_since,
             )
         )
         if not written:
@@ -229,6 +238,7 @@ class Pool(Creation):
                     slot_status=SlotStatus.ERROR,
                     failure_cause=cause,
                     reason=reason,
+                    unless_heard_since=unless_heard_since,
                 )
             )
         if not written:
@@ -236,6 +246,21 @@ class Pool(Creation):
         if not written:
             await self._check_lease(slot_id, lease)
         return written
+
+    async def push_on(self, slot_id: int, lease: int, reason: str) -> list[Transition]:
+        """Leave a deployment that takes long alone once more, and count that."""
+        written = await self._logged(self._store.push_on(slot_id, lease, reason))
+        if not written:
+            await self._check_lease(slot_id, lease, assigned=True)
+        return written
+
+    async def host_is_well(self, engine: str, host: str) -> None:
+        """Let a host on which something had failed have work again."""
+        await self._logged(self._store.note_success(engine, host))
+
+    async def probe_hosts(self) -> list[Transition]:
+        """Let one slot of each ill host be taken, where it is time for that."""
+        return await self._logged(self._store.probe_hosts())
 
     async def record_container(
         self, slot_id: int, lease: int, container_ref: str, *, host: str | None, attempt: int

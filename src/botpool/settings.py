@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
+import os
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
 
 from platformdirs import user_data_path
 from pydantic import (
@@ -22,6 +25,10 @@ from botpool.errors import SettingsInvalid
 from botpool.states import Platform
 
 Milliseconds = Annotated[int, Field(gt=0, le=2**31 - 1)]
+
+# botpool sets these itself, for containers: what starts in one may have them.
+_OF_CONTAINERS = ("URL", "SLOT_TOKEN")
+_PREFIX = "BOTPOOL_"
 
 KEY_FORM = "16 to 500 printable ASCII characters, without a space"
 """What a key that was not made by us must look like."""
@@ -48,7 +55,7 @@ class Settings(BaseSettings):
     """How this botpool is set up. Read once, then handed on."""
 
     model_config = SettingsConfigDict(
-        env_prefix="BOTPOOL_", env_ignore_empty=True, frozen=True, populate_by_name=True
+        env_prefix=_PREFIX, env_ignore_empty=True, frozen=True, populate_by_name=True
     )
 
     database_url: SecretStr | None = Field(
@@ -106,9 +113,29 @@ class Settings(BaseSettings):
     sync_interval_ms: Milliseconds = Field(
         default=5_000, description="How often the engine's containers are compared with the slots."
     )
+    deploying_timeout_ms: Milliseconds = Field(
+        default=900_000, description="After this time a deployment is looked at as one that hangs."
+    )
+    heartbeat_freshness_ms: Milliseconds = Field(
+        default=300_000, description="How old a heartbeat may be before the bot counts as lost."
+    )
+    max_skipped_recoveries: int = Field(
+        default=3,
+        ge=0,
+        description="How often a deployment that hangs is skipped while its bot is heard.",
+    )
     recovery_interval_ms: Milliseconds = Field(
         default=60_000,
-        description="How long after a failed recovery a slot is tried again; doubled each time.",
+        description=(
+            "How often what is stuck is looked for; and how long after a failed recovery a slot, or"
+            " an ill host, is tried again, longer each time."
+        ),
+    )
+    host_failures: int = Field(
+        default=5, ge=1, description="How many failures after each other make a host ill."
+    )
+    host_failure_window_ms: Milliseconds = Field(
+        default=120_000, description="How long after a failure the next one on its host counts."
     )
     max_recovery_attempts: int = Field(
         default=3, ge=1, description="How many failed recoveries a slot has before it is deleted."
@@ -116,7 +143,9 @@ class Settings(BaseSettings):
     heartbeat_interval_ms: Milliseconds = Field(
         default=10_000, description="How often a bot is asked to send a heartbeat."
     )
-    host: str = Field(default="127.0.0.1", description="The address to listen on.")
+    host: str = Field(
+        default="127.0.0.1", description="The address to listen on. `0.0.0.0` or `::` is every one."
+    )
     port: int = Field(default=8000, ge=0, le=65535, description="The port to listen on.")
     admin_key: SecretStr | None = Field(
         default=None,
@@ -211,6 +240,32 @@ class Settings(BaseSettings):
         default="auto", description="`auto` is `console` on a terminal and `json` elsewhere."
     )
 
+    @field_validator("host")
+    @classmethod
+    def _read_host(cls, host: str) -> str:
+        return host[1:-1] if host.startswith("[") and host.endswith("]") else host
+
+    @field_validator("public_url")
+    @classmethod
+    def _read_public_url(cls, text: str | None) -> str | None:
+        if text is None:
+            return None
+        try:
+            url = urlsplit(text.strip())
+            fits = url.scheme in {"http", "https"} and url.hostname and url.port != 0
+        except ValueError:
+            fits = False
+        if not fits or re.search(r"[\s?#]", text.strip()):
+            raise ValueError("must be an http(s) address, such as https://botpool.example")
+        if url.path.rstrip("/").endswith("/api/v1"):
+            raise ValueError("must end before /api/v1")
+        return text.strip().rstrip("/")
+
+    @field_validator("log_level", mode="before")
+    @classmethod
+    def _read_log_level(cls, level: object) -> object:
+        return level.upper() if isinstance(level, str) else level
+
     @field_validator("admin_key")
     @classmethod
     def _check_admin_key(cls, key: SecretStr | None) -> SecretStr | None:
@@ -236,7 +291,13 @@ class Settings(BaseSettings):
     @property
     def runtime_url(self) -> str:
         """What a container calls botpool by."""
-        return self.public_url or f"http://{self.host}:{self.port}"
+        return self.public_url or self.local_url
+
+    @property
+    def local_url(self) -> str:
+        """Where this machine finds what listens, on every address too: 0.0.0.0 or ::."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104
+        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
 
     def image(self, platform: Platform) -> str | None:
         """The image that new slots of a platform are made of."""
@@ -248,13 +309,16 @@ class Settings(BaseSettings):
         return images[platform]
 
 
-def load_settings() -> Settings:
-    """Read the environment. Raises `SettingsInvalid`, which names what to mend and no secret."""
+def load_settings(**given: Any) -> Settings:
+    """Read the environment; what is given goes before it.
+
+    Raises `SettingsInvalid`, which names what to mend and no secret.
+    """
     try:
-        return Settings()
+        return Settings(**given)
     except ValidationError as error:
         problems = "; ".join(
-            ": ".join([*(_variable(str(name)) for name in problem["loc"]), problem["msg"]])
+            ": ".join([*(_variable(str(name)) for name in problem["loc"]), _said(problem["msg"])])
             for problem in error.errors(include_input=False, include_url=False)
         )
         raise SettingsInvalid(f"{problems}.") from None
@@ -262,4 +326,20 @@ def load_settings() -> Settings:
 
 def _variable(name: str) -> str:
     """The variable that a setting is read from, by its name or one of its aliases."""
-    return f"BOTPOOL_{name.upper().removeprefix('BOTPOOL_')}"
+    return f"{_PREFIX}{name.upper().removeprefix(_PREFIX)}"
+
+
+def _said(message: str) -> str:
+    return message.removeprefix("Value error, ")
+
+
+def unknown_variables() -> dict[str, str | None]:
+    """Every variable that looks like a setting and is none, with the one that may be meant."""
+    known = [name.upper() for name in Settings.model_fields]
+    found: dict[str, str | None] = {}
+    for variable in sorted(os.environ):
+        prefix, name = variable[: len(_PREFIX)].upper(), variable[len(_PREFIX) :].upper()
+        if prefix == _PREFIX and name not in {*known, *_OF_CONTAINERS}:
+            near = difflib.get_close_matches(name, known, n=1)
+            found[variable] = f"{_PREFIX}{near[0]}" if near else None
+    return found

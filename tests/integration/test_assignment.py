@@ -242,7 +242,7 @@ async def test_a_heartbeat_that_waits_for_a_relaunch_is_stale(scene: Scene) -> N
     async with scene.database.transaction() as connection:
         await connection.fetch(
             QUERIES["relaunch_bot"],
-            *(slot.id, slot.lease, "it did not start", list(BOT_RELAUNCHABLE), 2),
+            *(slot.id, slot.lease, "it did not start", list(BOT_RELAUNCHABLE), 2, None),
         )
         heartbeat = asyncio.create_task(scene.pool.heartbeat(slot.id, slot.lease))
         await scene.until_blocked(heartbeat)

@@ -58,7 +58,7 @@ async def crowded(server: str) -> AsyncIterator[Database]:
 
 NEW: tuple[Any, ...] = (
     *(["u"], ["n"], [100], [1000], ["c"], [{}], [{}]),
-    *([None], [None], [None], [None], [None]),
+    *([None], [None], [None], [None], [None], [None]),
 )
 RELEASED = """
 UPDATE bots SET status = 'DONE', ended_at = now() WHERE id = {bot};
@@ -76,7 +76,7 @@ HOT: dict[str, tuple[Any, ...]] = {
     "record_heartbeats": (["slot"], [1]),
     "end_assignments": (["slot"], [1], ["releasing"], ["DONE"], ["done"], [None], [None], [{}]),
     "free_slots": (["slot"], [1], "releasing", "container stopped"),
-    "relaunch_bot": ("slot", 1, "broken", list(BOT_RELAUNCHABLE), 2),
+    "relaunch_bot": ("slot", 1, "broken", list(BOT_RELAUNCHABLE), 2, None),
     "fail_slot": ("slot", 1, "broken"),
     "record_container": ("slot", 1, "another", None, 1),
     "record_deployment": ("slot", 1, "deployment", "queued"),
@@ -94,6 +94,8 @@ HOT: dict[str, tuple[Any, ...]] = {
     "return_slot": ("slot", "me", 1, "deploying", 1000, False, 0),
     "place_slot": ("slot", 1, "process", ["a", "b"], 100_000),
     "settle_pulls": ("process", "a"),
+    "get_host": ("process", "a"),
+    "note_failure": ("process", "a", "away", 5, 120_000, 60_000),
     "had_container": ("a-1",),
     "admit_deployment": ("slot", 1, 4, "waits"),
     "wake_deployments": ("process", "a", 4, "waits"),
@@ -109,7 +111,7 @@ QUIET = {
     *("expire_queue", "assign_waiting", "get_queue_place", "timeline"),
     *("renew_claims", "return_slot", "wake_pull"),
     *("set_slot_token", "get_slot_of_token", "list_slots_of_host"),
-    *("settle_pulls", "had_container"),
+    *("settle_pulls", "had_container", "get_host"),
 }
 
 

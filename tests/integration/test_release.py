@@ -99,7 +99,9 @@ async def test_the_logs_of_a_failed_launch_are_kept_too(database: Database) -> N
         works.engine.started = crash
         bot = await works.launched(Platform.ZOOM)
         assert bot.failure_cause is FailureCause.CRASHED
-        assert bot.failure_reason == "container exited with code 3; it said last:\nno browser"
+        assert bot.failure_reason == (
+            "container exited with code 3, deployment deployment-1; it said last:\nno browser"
+        )
         assert await works.pool.container_logs(bot.id) == ["no browser"]
 
 

@@ -22,7 +22,7 @@ from botpool.api.shapes import (
     Timeline,
     TimelineEntry,
 )
-from botpool.api.wire import PlatformName
+from botpool.api.wire import PlatformName, Text
 from botpool.errors import (
     BotNotFound,
     DuplicateBot,
@@ -88,6 +88,7 @@ async def create(
             deduplication_key=request.deduplication_key,
             idempotency_key=idempotency_key,
             request_digest=digest,
+            max_launch_attempts=request.max_launch_attempts,
         )
     )
     response.headers["Location"] = f"/api/v1/bots/{created.bot.id}"
@@ -104,9 +105,9 @@ async def list_bots(
     pool: ThePool,
     status: Annotated[list[BotStatus] | None, Query()] = None,
     platform: PlatformName | None = None,
-    container_ref: Annotated[str | None, Query(alias="containerRef")] = None,
-    correlation_id: Annotated[str | None, Query(alias="correlationId")] = None,
-    deduplication_key: Annotated[str | None, Query(alias="deduplicationKey")] = None,
+    container_ref: Annotated[Text | None, Query(alias="containerRef")] = None,
+    correlation_id: Annotated[Text | None, Query(alias="correlationId")] = None,
+    deduplication_key: Annotated[Text | None, Query(alias="deduplicationKey")] = None,
     cursor: Annotated[
         str | None, Query(description="What the page before calls `nextCursor`.")
     ] = None,

@@ -8,6 +8,7 @@ from botpool.api.auth import TheAdmin
 from botpool.api.dependencies import ThePool
 from botpool.api.errors import documented
 from botpool.api.shapes import (
+    HostOut,
     PoolList,
     PoolNumbersOut,
     QueueEntryOut,
@@ -26,8 +27,11 @@ SlotId = Annotated[int, Path(ge=0, le=2**63 - 1)]
 
 @router.get("/pool")
 async def numbers(_: TheAdmin, pool: ThePool) -> PoolList:
-    """How many slots each platform has, in which status, and how many bots wait."""
-    return PoolList(platforms=[PoolNumbersOut.of(row) for row in await pool.numbers()])
+    """How many slots each platform has, in which status, and how many bots wait; and every host."""
+    return PoolList(
+        platforms=[PoolNumbersOut.of(row) for row in await pool.numbers()],
+        hosts=[HostOut.of(host) for host in await pool.hosts()],
+    )
 
 
 @router.get("/slots")

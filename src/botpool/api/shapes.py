@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import ConfigDict, Field
 
-from botpool.api.wire import PlatformName, Wire
+from botpool.api.wire import Asked, PlatformName, Wire
 from botpool.models import DEFAULT_PRIORITY
 from botpool.states import BotStatus, FailureCause, Platform, SlotStatus
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from botpool.models import (
         Bot,
         BotEvent,
+        Host,
         PoolNumbers,
         QueueEntry,
         QueuePlace,
@@ -31,7 +32,7 @@ _EXAMPLE: JsonDict = {
 }
 
 
-class CreateBot(Wire):
+class CreateBot(Asked):
     """A request to be in one meeting."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [_EXAMPLE]})
@@ -49,6 +50,12 @@ class CreateBot(Wire):
     priority: int = Field(
         default=DEFAULT_PRIORITY, ge=0, le=2**31 - 1, description="A lower one is served first."
     )
+    max_launch_attempts: int | None = Field(
+        default=None,
+        ge=1,
+        le=10,
+        description="How often to launch it before it has been in its call; 2 by default.",
+    )
     callback_url: str | None = Field(
         default=None, max_length=2000, description="Is told of every change of the bot's status."
     )
@@ -59,7 +66,7 @@ class CreateBot(Wire):
     config: dict[str, Any] = Field(default_factory=dict, description="Handed to the bot.")
 
 
-class StopBot(Wire):
+class StopBot(Asked):
     """Why a bot is stopped."""
 
     reason: str | None = Field(default=None, max_length=1000)
@@ -221,10 +228,32 @@ class PoolNumbersOut(Wire):
         return cls(**{name: getattr(numbers, name) for name in cls.model_fields})
 
 
+class HostOut(Wire):
+    """A machine of an engine. While it is ill it gets no new work, but for a probe now and then."""
+
+    engine: str
+    host: str
+    slots: int
+    status: Literal["well", "ill"]
+    failures: int
+    reason: str | None = Field(description="Why the last thing that failed there has.")
+    ill_since: datetime | None
+    probe_at: datetime | None
+
+    @classmethod
+    def of(cls, host: Host) -> Self:
+        """A host as it goes over the wire."""
+        return cls(
+            status="well" if host.ill_since is None else "ill",
+            **{name: getattr(host, name) for name in cls.model_fields if name != "status"},
+        )
+
+
 class PoolList(Wire):
-    """The pool of each platform."""
+    """The pool of each platform, and the hosts that slots are on."""
 
     platforms: list[PoolNumbersOut]
+    hosts: list[HostOut]
 
 
 class SlotList(Wire):

@@ -122,6 +122,8 @@ class Traits:
     """A start brings the image. Whoever starts first on a host holds the pull until it runs."""
     keeps_logs: bool = True
     """Logs can be had after the container has ended."""
+    one_api: bool = False
+    """All hosts are reached through one API: that it fails says nothing of a host."""
     patience_seconds: float = 60.0
     """How long one step with it may take before it counts as one that hangs."""
 

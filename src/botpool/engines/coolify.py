@@ -95,6 +95,7 @@ class CoolifyEngine:
             environment_at_start=bot_data,
             pulls_at_start=True,
             keeps_logs=False,
+            one_api=True,
             patience_seconds=_PATIENCE_SECONDS,
         )
         self._api = api
@@ -136,7 +137,7 @@ class CoolifyEngine:
         One that a call before this has made, and whose reply was lost, is known by its description.
         """
         self._check_host(spec.host)
-        mark = f"{self._marks()}{spec.slot_id} as {spec.name}"[:_LONGEST_DESCRIPTION]
+        mark = f"{self._marks()}{spec.slot_id} as {spec.name}"
         listed = await self._view.applications()
         made = [found for found in listed.values() if found.description == mark]
         if made:
@@ -218,7 +219,7 @@ class CoolifyEngine:
         now = asyncio.get_running_loop().time()
         if now - self._stopped_at.get(uuid, -_STOP_AGAIN_SECONDS) < _STOP_AGAIN_SECONDS:
             return
-        for deployment in await self._api.deployments_of(uuid, _NEWEST, Urgency.CHANGE):
+        for deployment in await self._api.deployments_of(uuid, _NEWEST, Urgency.CHANGE) or ():
             if deployment.active:
                 await self._api.cancel(deployment.deployment_uuid)
         if await self._api.stop(uuid):
@@ -313,7 +314,7 @@ class CoolifyEngine:
                 "docker_registry_image_name": name,
                 "docker_registry_image_tag": tag,
                 "name": spec.slot_name,
-                "description": mark,
+                "description": mark[:_LONGEST_DESCRIPTION],
                 "ports_exposes": "80",
                 "instant_deploy": False,
                 **self._limits,
@@ -335,7 +336,7 @@ class CoolifyEngine:
         return place
 
     async def _deployment_under_way(self, uuid: str) -> str | None:
-        newest = await self._api.deployments_of(uuid, _NEWEST, Urgency.CHANGE)
+        newest = await self._api.deployments_of(uuid, _NEWEST, Urgency.CHANGE) or ()
         active = [deployment.deployment_uuid for deployment in newest if deployment.active]
         return active[0] if active else None
 
@@ -348,6 +349,8 @@ class CoolifyEngine:
         if seen.state is not ContainerState.EXITED:
             return seen
         newest = await self._api.deployments_of(uuid, _NEWEST)
+        if newest is None:
+            raise EngineUnavailable(f"Coolify can't tell of the deployments of {uuid}.")
         for deployment in newest:
             if deployment.active:
                 self._stopped_at.pop(uuid, None)

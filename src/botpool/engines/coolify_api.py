@@ -297,12 +297,15 @@ class CoolifyApi:
 
     async def deployments_of(
         self, uuid: str, most: int, urgency: Urgency = Urgency.READ
-    ) -> list[Deployment]:
-        """The newest deployments of an application, the newest first; none if it is gone."""
+    ) -> list[Deployment] | None:
+        """The newest deployments of an application, the newest first; None if Coolify can't tell.
+
+        That is of an application that is gone, and where Coolify has no such list.
+        """
         answer = await self._find(
             f"/deployments/applications/{uuid}", {"skip": "0", "take": str(most)}, urgency
         )
-        return [] if answer is None else self._read(answer, TypeAdapter(_Deployments)).deployments
+        return None if answer is None else self._read(answer, TypeAdapter(_Deployments)).deployments
 
     async def cancel(self, uuid: str) -> None:
         """Cancel a deployment. One that is over, or an old Coolify that can't, is no error."""

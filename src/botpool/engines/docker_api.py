@@ -6,6 +6,7 @@ place where these become ours.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import ssl
 import struct
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
 ANSWER_SECONDS = 30
+_SHUTDOWN_SECONDS = 2
 
 BAD_REQUEST = 400
 NOT_FOUND = 404
@@ -95,9 +97,13 @@ async def start(client: Docker, identity: str) -> dict[str, Any] | None:
         if found is None:
             return None
         # Docker has many a status for what it can't start, and one place where it says so.
-        if found["State"].get("Error"):
-            raise DockerError(BAD_REQUEST, error.message) from error
-        raise
+        if not found["State"].get("Error"):
+            raise
+        if error.status >= _SERVER_ERROR:
+            # One that shuts down can't start anything either. By then it doesn't answer any more.
+            await asyncio.sleep(_SHUTDOWN_SECONDS)
+            await inspect(client, identity)
+        raise DockerError(BAD_REQUEST, error.message) from error
     return await inspect(client, identity)
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from botpool.engines.base import (
     REFERENCE,
+    STOPPED,
     Container,
     ContainerState,
     ListedContainer,
@@ -45,7 +46,7 @@ class Faults:
     start: Seconds = (0.0, 0.0)
     stop: Seconds = (0.0, 0.0)
     lag: float = 0.0
-    """Observations are this old."""
+    """Observations are this old, except those that prove something."""
     start_fails: float = 0.0
     """A start that leads to a container that is broken, or exits at once."""
     pull_fails: float = 0.0
@@ -110,6 +111,8 @@ class SimulatedEngine:
         self._hanging: set[str] = set()
         self._images: dict[tuple[str, str], float] = {}
         """Since when, or from when on, an image is on a host."""
+        self._bringing: dict[tuple[str, str], Container] = {}
+        """Whose start brings an image, where one does."""
         self._rows: dict[Container, _Row] = {}
 
     @property
@@ -132,6 +135,10 @@ class SimulatedEngine:
         """Let a host answer again."""
         self._away.discard(host)
         self._hanging.discard(host)
+
+    def reachable(self, host: str) -> bool:
+        """Whether a host answers."""
+        return host not in self._away | self._hanging
 
     def lose(self, container: Container) -> None:
         """Let a container be gone, as if somebody had removed it."""
@@ -171,6 +178,25 @@ class SimulatedEngine:
             for container, row in self._rows.items()
             if row.at(now).state in {ContainerState.RUNNING, ContainerState.STARTING}
         ]
+
+    def state(self, container: Container) -> ContainerState:
+        """What a container is doing, whatever anybody is told."""
+        row = self._rows.get(container)
+        return row.at(self._now()).state if row else ContainerState.MISSING
+
+    def next_change(self, container: Container) -> float | None:
+        """When a container will do something else, if nobody comes between."""
+        row = self._rows.get(container)
+        coming = (since for since, _ in row.history if since > self._now()) if row else ()
+        return min(coming, default=None)
+
+    def starts(self, container: Container) -> int:
+        """How often a container was started."""
+        return self.counts[f"start {container.ref}"]
+
+    def slot_of(self, container: Container) -> int:
+        """The id of the slot that a container was made for."""
+        return self._rows[container].spec.slot_id
 
     def description(self, container: Container) -> str:
         """The line that was shown last."""
@@ -237,7 +263,7 @@ class SimulatedEngine:
             self.counts["start"] += 1
             self.counts[f"start {container.ref}"] += 1
             row.become(now, ContainerState.STARTING)
-            ready = self._pulled(container.host, row.spec.image)
+            ready = self._pulled(container, row.spec.image)
             ready += self._random.uniform(*self.faults.start)
             if self._happens(self.faults.start_fails):
                 state = self._random.choice((ContainerState.FAILED, ContainerState.EXITED))
@@ -260,7 +286,12 @@ class SimulatedEngine:
             return Observation(state=ContainerState.MISSING)
         if self._happens(self.faults.lies):
             return self._random.choice(row.history)[1]
-        return row.at(self._now() - self.faults.lag)
+        now, seen = row.at(self._now()), row.at(self._now() - self.faults.lag)
+        if deployment is None and seen.state in STOPPED:
+            return now  # what proves something is of now
+        if seen.state is ContainerState.CREATED and now.state is not ContainerState.CREATED:
+            return Observation(state=ContainerState.STARTING)  # as far as can be seen
+        return seen
 
     async def stop(self, container: Container, grace_seconds: float) -> None:
         """Begin to stop."""
@@ -271,6 +302,7 @@ class SimulatedEngine:
             takes = min(self._random.uniform(*self.faults.stop), grace_seconds)
             if row.at(now).state is not ContainerState.EXITED:
                 row.become(now + takes, ContainerState.EXITED, exit_code=0)
+            self._call_off_pull(container)
         self._lose_reply()
 
     async def remove(self, container: Container) -> None:
@@ -299,16 +331,24 @@ class SimulatedEngine:
     def _has_image(self, key: tuple[str, str]) -> bool:
         return key in self._images and self._images[key] <= self._now()
 
-    def _pulled(self, host: str, image: str | None) -> float:
+    def _pulled(self, container: Container, image: str | None) -> float:
         """From when on a start has its image, which it brings itself where engines do."""
-        key = (host, image or "")
+        key = (container.host, image or "")
         if image is None or self._has_image(key):
             return self._now()
         self.counts["pull"] += 1
-        self.counts[f"pull {host} {image}"] += 1
+        self.counts[f"pull {container.host} {image}"] += 1
         self.most_pulls[key] = 2 if key in self._images else max(self.most_pulls[key], 1)
         self._images[key] = self._now() + self._random.uniform(*self.faults.pull)
+        self._bringing[key] = container
         return self._images[key]
+
+    def _call_off_pull(self, container: Container) -> None:
+        """Let a start that is called off bring no image."""
+        for key in [key for key, bringing in self._bringing.items() if bringing == container]:
+            del self._bringing[key]
+            if not self._has_image(key):
+                self.lose_image(*key)
 
     def _row(self, container: Container) -> _Row:
         if container not in self._rows:

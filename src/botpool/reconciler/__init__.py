@@ -2,5 +2,6 @@
 
 from botpool.reconciler.loop import Reconciler
 from botpool.reconciler.points import Point
+from botpool.reconciler.recovery import Decision, Outcome, counted
 
-__all__ = ["Point", "Reconciler"]
+__all__ = ["Decision", "Outcome", "Point", "Reconciler", "counted"]

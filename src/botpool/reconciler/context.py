@@ -11,12 +11,13 @@ import structlog
 from botpool.engines.base import Container
 from botpool.errors import ClaimLost, EngineRefused
 from botpool.reconciler.points import go_on
+from botpool.states import BOT_RELAUNCHABLE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from botpool.engines.base import Engine
-    from botpool.models import Slot
+    from botpool.models import Bot, Slot
     from botpool.pool import Pool
     from botpool.reconciler.points import Reached
     from botpool.settings import Settings
@@ -72,6 +73,34 @@ class Context:
         ttl_ms = self.settings.claim_ttl_ms
         if slot.id not in await self.store.renew_claims(self.replica, [slot.id], ttl_ms):
             raise ClaimLost(f"{slot.slot_name} is somebody else's by now.")
+
+    def may_launch_again(self, bot: Bot) -> bool:
+        """Whether a bot has not been in its call yet, and has launches left."""
+        most = bot.max_launch_attempts or self.settings.max_launch_attempts
+        return bot.status in BOT_RELAUNCHABLE and bot.launch_attempts < most
+
+    async def note_failure(self, slot: Slot, reason: str) -> None:
+        """Note that something has failed on a slot's host; several of that make it ill."""
+        if slot.host is None:
+            return
+        settings = self.settings
+        if await self.store.note_failure(
+            *(slot.engine, slot.host, reason, settings.host_failures),
+            *(settings.host_failure_window_ms, settings.recovery_interval_ms),
+        ):
+            _log.warning(
+                "host is ill: it gets no new work",
+                engine=slot.engine,
+                host=slot.host,
+                failures=settings.host_failures,
+                reason=reason,
+            )
+
+    async def note_success(self, slot: Slot) -> None:
+        """Note that a slot's host does as it is told."""
+        if slot.host is not None and await self.store.has_failed(slot.engine, slot.host):
+            await self.pool.host_is_well(slot.engine, slot.host)
+            _log.info("host does well again", engine=slot.engine, host=slot.host)
 
     def tell_once(self, container_ref: str, **more: str) -> None:
         """Log that there is a container which looks like ours, and which we never had."""

@@ -23,7 +23,6 @@ import orjson
 from botpool.engines.base import STOPPED, Container, ContainerState, Observation
 from botpool.errors import (
     ContainerMissing,
-    EngineError,
     EngineRefused,
     ImageMissing,
     StaleLease,
@@ -31,6 +30,7 @@ from botpool.errors import (
 from botpool.models import WAITS_FOR_HOST, WAITS_FOR_IMAGE, WAITS_FOR_ROOM
 from botpool.reconciler.context import NOW, container_of, storable
 from botpool.reconciler.create import create, new_environment
+from botpool.reconciler.evidence import evidence
 from botpool.reconciler.points import Point
 from botpool.reconciler.release import give_up_outdated
 from botpool.states import BotStatus, FailureCause
@@ -40,9 +40,10 @@ if TYPE_CHECKING:
     from botpool.reconciler.context import Context
     from botpool.reconciler.pulls import Pulls
 
-_LAST_LINES = 5
 _LONGEST_REASON = 4000
 _LONGEST_DATA = 64 * 1024
+_SAYS_OF_HOST = frozenset({FailureCause.ENGINE, FailureCause.START_TIMEOUT})
+"""Failures that may well be the host's fault."""
 
 
 async def deploy(context: Context, pulls: Pulls, slot: Slot) -> float | None:
@@ -56,6 +57,9 @@ async def deploy(context: Context, pulls: Pulls, slot: Slot) -> float | None:
         cause = FailureCause.IMAGE_PULL if no_image else FailureCause.START_TIMEOUT
         await _fail(context, slot, cause, f"not running after {waited:.0f} s{said}")
         return NOW
+    if await _better_elsewhere(context, slot):
+        await _fail(context, slot, FailureCause.ENGINE, f"its host {slot.host} is ill")
+        return NOW
     try:
         return await _deploy(context, pulls, slot)
     except EngineRefused as error:
@@ -63,6 +67,16 @@ async def deploy(context: Context, pulls: Pulls, slot: Slot) -> float | None:
         await context.confirm(slot)
         await _fail(context, slot, FailureCause.ENGINE, str(error))
         return NOW
+
+
+async def _better_elsewhere(context: Context, slot: Slot) -> bool:
+    """Whether a bot that may go elsewhere waits for a host that is ill."""
+    if not slot.held or slot.deployment_ref is not None:
+        return False
+    bot = await context.pool.get_bot(slot.assigned_bot_id or 0)
+    if not context.may_launch_again(bot):
+        return False
+    return any(host != slot.host for host in await context.engine(slot).open_hosts())
 
 
 async def _deploy(context: Context, pulls: Pulls, slot: Slot) -> float | None:
@@ -194,6 +208,7 @@ async def _judge(
                 "container runs",
                 {"deployment": slot.deployment_ref},
             )
+            await context.note_success(slot)
             context.reached(Point.DEPLOY_RUNNING)
             return NOW
         case ContainerState.FAILED:
@@ -236,21 +251,10 @@ async def _create_again(context: Context, pulls: Pulls, slot: Slot) -> float | N
 
 
 async def _fail(context: Context, slot: Slot, cause: FailureCause, reason: str) -> None:
-    await context.pool.mark_error(slot.id, slot.lease, cause, storable(reason, _LONGEST_REASON))
-
-
-async def evidence(
-    context: Context, slot: Slot, container: Container, observation: Observation
-) -> str:
-    """How a container ended, and what it said last."""
-    code = "" if observation.exit_code is None else f" with code {observation.exit_code}"
-    detail = f" ({observation.detail})" if observation.detail else ""
-    try:
-        lines = await context.engine(slot).logs(container, _LAST_LINES)
-    except EngineError as error:
-        lines = [f"(no logs: {error})"]
-    said = "; it said last:\n" + "\n".join(lines) if lines else ""
-    return storable(f"container exited{code}{detail}{said}", _LONGEST_REASON)
+    reason = storable(reason, _LONGEST_REASON)
+    await context.pool.mark_error(slot.id, slot.lease, cause, reason)
+    if cause in _SAYS_OF_HOST:
+        await context.note_failure(slot, reason)
 
 
 def bot_data(context: Context, slot: Slot, bot: Bot) -> str:

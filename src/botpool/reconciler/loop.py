@@ -14,13 +14,21 @@ import platform
 import random
 import secrets
 from collections import Counter
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
 
 from botpool.changes import WORK
-from botpool.errors import BotpoolError, ClaimLost, EngineError, NotFound, StaleLease
+from botpool.errors import (
+    BotpoolError,
+    ClaimLost,
+    EngineError,
+    EngineUnavailable,
+    NotFound,
+    StaleLease,
+)
 from botpool.models import WAITS_FOR_ROOM
 from botpool.reconciler.claims import Claims
 from botpool.reconciler.context import NOW, Context
@@ -28,6 +36,7 @@ from botpool.reconciler.deploy import deploy
 from botpool.reconciler.descriptions import Descriptions
 from botpool.reconciler.points import go_on
 from botpool.reconciler.pulls import Pulls
+from botpool.reconciler.recovery import Decision, carry_out, counted, decide
 from botpool.reconciler.release import end_late, recover, release
 from botpool.reconciler.sync import SyncCounts, sync
 from botpool.states import SLOT_NEEDS_WORK, Platform, SlotStatus
@@ -141,6 +150,24 @@ class Reconciler:
         seconds = found.traits.patience_seconds if found else 0.0
         return seconds + self._context.settings.stop_grace_ms / 1000
 
+    async def recover_once(self, *, dry_run: bool = False, by_hand: bool = False) -> list[Decision]:
+        """Find what is stuck, and do what is to be done about it, unless `dry_run`."""
+        decisions = await decide(self._context, by_hand=by_hand)
+        if dry_run:
+            return decisions
+        done = [await carry_out(decision) for decision in decisions]
+        await self._context.pool.probe_hosts()
+        counts = counted(done)
+        if any(counts.values()):
+            _log.info("recovered", **{name.value: count for name, count in counts.items()})
+        self._awake.set()
+        return done
+
+    async def _recover(self) -> None:
+        every_ms = self._context.settings.recovery_interval_ms
+        if await self._context.store.take_duty("recovery", every_ms):
+            await self.recover_once()
+
     # For ever
 
     async def run(self, database: Database) -> None:
@@ -152,6 +179,7 @@ class Reconciler:
             rounds: list[tuple[float, Callable[[], Awaitable[object]]]] = [
                 (settings.claim_ttl_ms / 3, self._claims.renew),
                 (settings.poll_interval_ms, self._look_after_queue),
+                (settings.recovery_interval_ms, self._recover),
                 (settings.recovery_interval_ms, self._prune),
                 *(
                     (self._sync_interval_ms(engine), partial(self._sync, engine, host))
@@ -257,6 +285,7 @@ class Reconciler:
         except Exception as error:  # noqa: BLE001 - whatever it is, the slot is tried again
             failed = True
             due_in = self._back_off(slot, error)
+            await self._note_failure(slot, error)
         finally:
             await self._claims.give_back(slot, due_in, failed=failed)
 
@@ -326,6 +355,15 @@ class Reconciler:
             kind=type(error).__name__,
         )
         return seconds
+
+    async def _note_failure(self, slot: Slot, error: Exception) -> None:
+        """An engine that does not answer is its host's failure, where each host has its own."""
+        engine = self._context.engines.get(slot.engine)
+        if engine is None or engine.traits.one_api:
+            return
+        if isinstance(error, EngineUnavailable | TimeoutError):
+            with suppress(BotpoolError):
+                await self._context.note_failure(slot, str(error) or "no answer in time")
 
     @property
     def busy(self) -> int:

@@ -41,6 +41,7 @@ async def release(context: Context, slot: Slot) -> float | None:
         return NOW
     if not clean:
         return _next_look(context, slot)
+    await context.note_success(slot)
     if slot.draining:
         await context.pool.delete_slot(slot.id, slot.lease, "drained")
     else:
@@ -159,7 +160,8 @@ async def _stop_and_clean(context: Context, slot: Slot) -> bool:
     context.reached(Point.RELEASE_LOGGED)
     if slot.draining:
         await engine.remove(container)
-    elif state is not ContainerState.CREATED:
+    elif state is not ContainerState.CREATED or slot.deployment_started_at is not None:
+        # One that a start has failed on may look as new, and never start.
         await _clean(context, slot, state)
     context.reached(Point.RELEASE_CLEAN)
     return True

@@ -26,8 +26,8 @@ from botpool.errors import BotpoolError, ImageMissing, NotFound, StaleLease
 from botpool.models import Ending
 from botpool.reconciler.context import container_of
 from botpool.reconciler.create import create
-from botpool.reconciler.deploy import evidence
 from botpool.reconciler.descriptions import description
+from botpool.reconciler.evidence import evidence
 from botpool.states import BotStatus, FailureCause, SlotStatus
 
 if TYPE_CHECKING:

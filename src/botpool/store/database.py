@@ -134,10 +134,13 @@ class Database:
             finally:
                 # One that the server has ended was given back by asyncpg itself, and raises.
                 with suppress(asyncpg.InterfaceError):
-                    if not connection.is_closed():
-                        connection.remove_termination_listener(terminated)
-                        await connection.remove_listener(channel, notified)
-                    await self._connections.release(connection)
+                    try:
+                        if not connection.is_closed():
+                            connection.remove_termination_listener(terminated)
+                            await connection.remove_listener(channel, notified)
+                    finally:
+                        # Cancelled once more or not, else `close` would wait for it for ever.
+                        await self._connections.release(connection)
 
     async def close(self) -> None:
         """Close every connection, once those in use are given back."""

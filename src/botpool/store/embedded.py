@@ -12,6 +12,7 @@ The kernel drops the locks of a dead process, so nobody keeps a list of who is a
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
 import importlib.util
 import os
@@ -52,12 +53,14 @@ _CLUSTER = ("--username=postgres", "--auth=trust", "--encoding=UTF8", "--locale=
 # The level `log` leaves out the errors in statements, which are for their clients to log.
 _SETTINGS = {"listen_addresses": "", "log_checkpoints": "off", "log_min_messages": "log"}
 _ROOT = "PostgreSQL bars root, and {}: start botpool as another user or set BOTPOOL_DATABASE_URL."
+_OF_THE_MACHINE = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)))
 _NOT_YET = (
     ConnectionError,
     FileNotFoundError,
     TimeoutError,
     asyncpg.CannotConnectNowError,
     asyncpg.ConnectionDoesNotExistError,
+    asyncpg.InternalClientError,  # so it says at times that the server is gone
 )
 
 
@@ -200,20 +203,25 @@ class _Server:
                 where = f"host={quote(folder)}&port={port}&sslmode=disable"
             case _:
                 return None
-        maintenance = f"postgresql://postgres@/postgres?{where}"
         try:
-            connection = await asyncpg.connect(maintenance, timeout=_ANSWER_SECONDS)
+            if not await self._make_database(f"postgresql://postgres@/postgres?{where}"):
+                return None
         except _NOT_YET:
             return None
+        return f"postgresql://postgres@/botpool?{where}"
+
+    async def _make_database(self, maintenance: str) -> bool:
+        """Make the database if it is missing, unless the server is another's than our data's."""
+        connection = await asyncpg.connect(maintenance, timeout=_ANSWER_SECONDS)
         try:
             # The data may be a copy that was made while the original's server ran.
             if await connection.fetchval("SHOW data_directory") != str(self.data):
-                return None
+                return False
             if not await connection.fetch("SELECT FROM pg_database WHERE datname = 'botpool'"):
                 await connection.execute("CREATE DATABASE botpool")
         finally:
             await connection.close()
-        return f"postgresql://postgres@/botpool?{where}"
+        return True
 
     async def _runs(self) -> bool:
         """Tell whether a server has the data, be it one that still starts or already stops.
@@ -367,8 +375,9 @@ def _locks(file: int) -> bool:
 def _reason(said: str) -> str:
     """Return the line in which a program of PostgreSQL says why it failed."""
     errors: list[str] = re.findall(r"\b(?:FATAL|PANIC|ERROR|error): +(.*)", said)
+    causes = [line for line in errors if line.endswith(_OF_THE_MACHINE)]  # others follow from them
     lines = said.strip().splitlines() or ["it said nothing, as it does when the disk is full"]
-    return (errors or lines[:1])[-1].rstrip(".")
+    return (causes[:1] or errors[-1:] or lines[:1])[0].rstrip(".")
 
 
 @contextmanager
@@ -376,7 +385,7 @@ def _failures_in_one_sentence(data_dir: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-        why = " ".join(re.sub(r"^\[Errno \d+\] ", "", str(error)).split())
+        why = " ".join(re.sub(r"^\[Errno \d+\] ", "", str(error)).split()).rstrip(".")
         raise EmbeddedPostgresFailed(
             f"The embedded PostgreSQL in {data_dir} can't be used: {why}; put that right, or set"
             " BOTPOOL_DATA_DIR to another folder, or BOTPOOL_DATABASE_URL to another server."

@@ -34,6 +34,7 @@ _TABLES = (
     "bots",
     "container_logs",
     "duties",
+    "hosts",
     "image_pulls",
     "installation",
     "pools",

@@ -12,6 +12,7 @@ from botpool.store.keys import KeyQueries
 from botpool.store.migrations import check_schema
 from botpool.store.queries import QUERIES
 from botpool.store.record import RecordQueries
+from botpool.store.recovery import RecoveryQueries
 from botpool.store.rows import bot
 from botpool.store.webhooks import WebhookQueries
 from botpool.store.work import WorkQueries
@@ -49,10 +50,11 @@ def _creation_arguments(
         [bot.deduplication_key for bot in bots],
         [bot.idempotency_key for bot in bots],
         [bot.request_digest for bot in bots],
+        [bot.max_launch_attempts for bot in bots],
     )
 
 
-class Store(WorkQueries, KeyQueries, EventQueries, RecordQueries, WebhookQueries):
+class Store(WorkQueries, RecoveryQueries, KeyQueries, EventQueries, RecordQueries, WebhookQueries):
     """The queries of sql/. Those that change something return the transitions that they wrote."""
 
     async def create_bots_on_idle_slots(
@@ -121,10 +123,12 @@ class Store(WorkQueries, KeyQueries, EventQueries, RecordQueries, WebhookQueries
         reason: str,
         relaunchable: Iterable[BotStatus],
         max_attempts: int,
+        unless_heard_since: datetime | None,
     ) -> list[Transition]:
         """Take a bot that is in one of `relaunchable` off its slot, and back to its place."""
         return await self._change(
-            "relaunch_bot", slot_id, lease, reason, list(relaunchable), max_attempts
+            *("relaunch_bot", slot_id, lease, reason, list(relaunchable), max_attempts),
+            unless_heard_since,
         )
 
     async def fail_slot(self, slot_id: int, lease: int, message: str) -> list[Transition]:

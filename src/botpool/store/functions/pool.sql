@@ -93,16 +93,29 @@ $$;
 
 -- The slot that a bot of this platform can have now: the idle one least recently used, or, where
 -- the pool may grow, one that isn't there yet (its id is NULL) with the first name that is free.
--- No row: none. To grow, the caller holds the platform's lock.
-CREATE OR REPLACE FUNCTION free_slot(p_platform text, p_grow boolean) RETURNS SETOF bot_pool_slots
-    LANGUAGE plpgsql AS $$
+-- No row: none. To grow, the caller holds the platform's lock. p_avoid is a host that is only taken
+-- where there is nothing else.
+DROP FUNCTION IF EXISTS free_slot(text, boolean);
+CREATE OR REPLACE FUNCTION free_slot(p_platform text, p_grow boolean, p_avoid text DEFAULT NULL)
+    RETURNS SETOF bot_pool_slots LANGUAGE plpgsql AS $$
 DECLARE
     v_pool pools;
     v_number integer;
 BEGIN
+    IF p_avoid IS NOT NULL THEN
+        RETURN QUERY
+        SELECT * FROM bot_pool_slots
+        WHERE platform = p_platform AND status = 'idle' AND NOT held
+            AND host IS DISTINCT FROM p_avoid
+        ORDER BY last_used_at, id
+        LIMIT 1
+        FOR NO KEY UPDATE SKIP LOCKED;
+        IF FOUND THEN RETURN; END IF;
+    END IF;
+
     RETURN QUERY
     SELECT * FROM bot_pool_slots
-    WHERE platform = p_platform AND status = 'idle'
+    WHERE platform = p_platform AND status = 'idle' AND NOT held
     ORDER BY last_used_at, id
     LIMIT 1
     FOR NO KEY UPDATE SKIP LOCKED;
@@ -123,7 +136,7 @@ BEGIN
         -- queue beside it, so wait for them first.
         RETURN QUERY
         SELECT * FROM bot_pool_slots
-        WHERE platform = p_platform AND status = 'idle'
+        WHERE platform = p_platform AND status = 'idle' AND NOT held
         ORDER BY last_used_at, id
         LIMIT 1
         FOR NO KEY UPDATE;
@@ -176,12 +189,19 @@ CREATE OR REPLACE FUNCTION serve_queue(p_platform text, p_grow boolean) RETURNS 
     LANGUAGE plpgsql AS $$
 DECLARE
     v_now timestamptz := botpool_now();
+    v_avoid text;
     v_slot bot_pool_slots;
     v_bot_id bigint;
     v_bot bots;
 BEGIN
     WHILE somebody_waits(p_platform, v_now) LOOP
-        SELECT * INTO v_slot FROM free_slot(p_platform, p_grow);
+        SELECT b.avoid_host INTO v_avoid FROM bots b WHERE b.id = (
+            SELECT bot_id FROM bot_pool_queue
+            WHERE platform = p_platform AND timeout_at > v_now
+            ORDER BY priority, queued_at, id
+            LIMIT 1
+        );
+        SELECT * INTO v_slot FROM free_slot(p_platform, p_grow, v_avoid);
         EXIT WHEN NOT FOUND;
 
         DELETE FROM bot_pool_queue
@@ -240,11 +260,15 @@ END $$;
 -- who wait already, then let each take an idle slot, or grow the pool, or wait.
 DROP FUNCTION IF EXISTS
     create_bots(text, text[], text[], integer[], integer[], text[], jsonb[], jsonb[]);
+DROP FUNCTION IF EXISTS create_bots(
+    text, text[], text[], integer[], integer[], text[], jsonb[], jsonb[], bigint[], text[], text[],
+    text[], bytea[]
+);
 CREATE OR REPLACE FUNCTION create_bots(
     p_platform text, p_meeting_urls text[], p_bot_display_names text[], p_priorities integer[],
     p_queue_timeouts_ms integer[], p_correlation_ids text[], p_metadata jsonb[], p_configs jsonb[],
     p_key_ids bigint[], p_callback_urls text[], p_deduplication_keys text[],
-    p_idempotency_keys text[], p_request_digests bytea[]
+    p_idempotency_keys text[], p_request_digests bytea[], p_max_launch_attempts integer[]
 ) RETURNS SETOF transitions LANGUAGE plpgsql AS $$
 DECLARE
     v_now timestamptz;
@@ -264,7 +288,8 @@ BEGIN
         INSERT INTO bots (
             platform, meeting_url, bot_display_name, status, priority, queue_timeout_ms,
             correlation_id, metadata, config, launch_attempts, slot_name, container_ref, lease,
-            created_at, key_id, callback_url, deduplication_key, idempotency_key, request_digest
+            created_at, key_id, callback_url, deduplication_key, idempotency_key, request_digest,
+            max_launch_attempts
         )
         VALUES (
             p_platform, p_meeting_urls[i], p_bot_display_names[i],
@@ -274,7 +299,7 @@ BEGIN
             v_slot.slot_name, v_slot.container_ref,
             CASE WHEN v_slot.slot_name IS NOT NULL THEN coalesce(v_slot.lease, 0) + 1 END, v_now,
             p_key_ids[i], p_callback_urls[i], p_deduplication_keys[i], p_idempotency_keys[i],
-            p_request_digests[i]
+            p_request_digests[i], p_max_launch_attempts[i]
         )
         RETURNING * INTO v_bot;
 
@@ -335,10 +360,13 @@ BEGIN
 END $$;
 
 -- Put the bot of a slot back into the queue, at the place that its creation gave it, and on to the
--- next free slot if there is one. Its old slot is in error. Nothing happens under an old lease, when
--- the bot has been in its call, or when it was launched p_max_attempts times.
+-- next free slot if there is one, on another host where there is one. Its old slot is in error. Nothing
+-- happens under an old lease, when the bot has been in its call, when it was heard since
+-- p_unless_heard_since, or when it was launched p_max_attempts times.
+DROP FUNCTION IF EXISTS relaunch_bot(bigint, bigint, text, text[], integer);
 CREATE OR REPLACE FUNCTION relaunch_bot(
-    p_slot_id bigint, p_lease bigint, p_reason text, p_relaunchable text[], p_max_attempts integer
+    p_slot_id bigint, p_lease bigint, p_reason text, p_relaunchable text[], p_max_attempts integer,
+    p_unless_heard_since timestamptz
 ) RETURNS SETOF transitions LANGUAGE plpgsql AS $$
 DECLARE
     v_now timestamptz;
@@ -354,7 +382,12 @@ BEGIN
     IF NOT FOUND THEN RETURN; END IF;
     SELECT status INTO v_from FROM bots
     WHERE id = v_slot.assigned_bot_id
-        AND status = ANY (p_relaunchable) AND launch_attempts < p_max_attempts
+        AND status = ANY (p_relaunchable)
+        AND launch_attempts < coalesce(max_launch_attempts, p_max_attempts)
+        AND (
+            p_unless_heard_since IS NULL
+            OR greatest(last_heartbeat, started_at, v_slot.last_assigned_at) < p_unless_heard_since
+        )
     FOR NO KEY UPDATE;
     IF NOT FOUND THEN RETURN; END IF;
 
@@ -362,7 +395,8 @@ BEGIN
     UPDATE bot_pool_slots
     SET status = 'error', error_message = p_reason, assigned_bot_id = NULL, last_released_at = v_now
     WHERE id = v_slot.id;
-    UPDATE bots SET status = 'QUEUED', started_at = NULL, last_heartbeat = NULL
+    UPDATE bots
+    SET status = 'QUEUED', started_at = NULL, last_heartbeat = NULL, avoid_host = v_slot.host
     WHERE id = v_slot.assigned_bot_id
     RETURNING * INTO v_bot;
 

@@ -24,28 +24,146 @@ CREATE OR REPLACE TRIGGER bot_pool_slots_schedule BEFORE UPDATE OF status ON bot
     FOR EACH ROW WHEN (OLD.status <> NEW.status)
     EXECUTE FUNCTION schedule_slot();
 
--- Put a slot that has no host on the one of p_hosts that has the fewest slots. Where each has p_most
--- or more, it stays without.
+-- Put a slot that has no host on the one of p_hosts that has the fewest slots, if it can be not on the
+-- one where its bot has failed. Those that are ill are left out, but for a probe when it is time. Where
+-- each has p_most or more, it stays without.
 DROP FUNCTION IF EXISTS place_slot(bigint, bigint, text, text[]);
 CREATE OR REPLACE FUNCTION place_slot(
     p_slot_id bigint, p_lease bigint, p_engine text, p_hosts text[], p_most integer
 ) RETURNS SETOF bot_pool_slots LANGUAGE plpgsql AS $$
+DECLARE
+    v_host text;
 BEGIN
     PERFORM pg_advisory_xact_lock(hashtextextended('botpool/place/' || p_engine, 0));
+    SELECT candidate.host INTO v_host
+    FROM unnest(p_hosts) WITH ORDINALITY AS candidate (host, n)
+    LEFT JOIN hosts known ON known.engine = p_engine AND known.host = candidate.host,
+    LATERAL (
+        SELECT count(*) AS slots FROM bot_pool_slots
+        WHERE engine = p_engine AND host = candidate.host
+    ) load
+    WHERE (p_most IS NULL OR slots < p_most)
+        AND (known.ill_since IS NULL OR known.probe_at <= botpool_now())
+    ORDER BY
+        known.ill_since IS NOT NULL,
+        candidate.host IS NOT DISTINCT FROM (
+            SELECT b.avoid_host FROM bot_pool_slots s JOIN bots b ON b.id = s.assigned_bot_id
+            WHERE s.id = p_slot_id
+        ),
+        slots, n
+    LIMIT 1;
+    -- What goes to an ill host is the probe: nobody else goes there before it is known how it does.
+    UPDATE hosts SET probe_at = botpool_now() + (botpool_now() - ill_since) + interval '1 minute'
+    WHERE engine = p_engine AND host = v_host AND ill_since IS NOT NULL;
     RETURN QUERY
-    UPDATE bot_pool_slots
-    SET host = (
-        SELECT candidate.host
-        FROM unnest(p_hosts) WITH ORDINALITY AS candidate (host, n), LATERAL (
-            SELECT count(*) AS slots FROM bot_pool_slots
-            WHERE engine = p_engine AND host = candidate.host
-        ) load
-        WHERE p_most IS NULL OR slots < p_most
-        ORDER BY slots, n
-        LIMIT 1
-    )
+    UPDATE bot_pool_slots SET host = v_host
     WHERE id = p_slot_id AND lease = p_lease AND host IS NULL
     RETURNING *;
+END $$;
+
+-- Let the slots of a host get no bot.
+CREATE OR REPLACE FUNCTION hold_slots(p_engine text, p_host text) RETURNS void LANGUAGE sql AS $$
+    WITH free AS MATERIALIZED (
+        SELECT id FROM bot_pool_slots WHERE engine = p_engine AND host = p_host AND NOT held
+        ORDER BY id
+        FOR NO KEY UPDATE
+    )
+    UPDATE bot_pool_slots s SET held = true FROM free WHERE s.id = free.id
+$$;
+
+-- Let slots that were held get bots again, and those who wait have them at once: all slots of a host,
+-- or p_most of its idle ones.
+CREATE OR REPLACE FUNCTION release_held(p_engine text, p_host text, p_most integer)
+    RETURNS SETOF transitions LANGUAGE plpgsql AS $$
+DECLARE
+    v_platform text;
+BEGIN
+    FOR v_platform IN SELECT platform FROM pools ORDER BY platform LOOP
+        PERFORM pg_advisory_xact_lock_shared(platform_lock(v_platform));
+    END LOOP;
+    WITH held AS MATERIALIZED (
+        SELECT id FROM bot_pool_slots
+        WHERE engine = p_engine AND host = p_host AND held
+            AND (p_most IS NULL OR id IN (
+                SELECT id FROM bot_pool_slots
+                WHERE engine = p_engine AND host = p_host AND held AND status = 'idle'
+                ORDER BY last_used_at, id
+                LIMIT p_most
+            ))
+        ORDER BY id
+        FOR NO KEY UPDATE
+    )
+    UPDATE bot_pool_slots s SET held = false FROM held WHERE s.id = held.id;
+    FOR v_platform IN SELECT platform FROM pools ORDER BY platform LOOP
+        RETURN QUERY SELECT * FROM serve_queue(v_platform, false);
+    END LOOP;
+END $$;
+
+-- Note that something has failed on a host. p_most failures, none longer than p_within ms after the
+-- one before it, make it ill: its slots get no bot, and no slot is put there, until a probe goes well.
+-- Returns whether it is ill since this moment.
+CREATE OR REPLACE FUNCTION note_failure(
+    p_engine text, p_host text, p_reason text, p_most integer, p_within integer, p_probe_in integer
+) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    v_now timestamptz := botpool_now();
+    v_host hosts;
+BEGIN
+    INSERT INTO hosts (engine, host, failures, failed_at, reason)
+    VALUES (p_engine, p_host, 1, v_now, p_reason)
+    ON CONFLICT (engine, host) DO UPDATE
+    SET failures = CASE
+            WHEN hosts.failures > 0
+                AND hosts.failed_at >= v_now - p_within * interval '1 millisecond'
+                THEN hosts.failures + 1
+            ELSE 1
+        END,
+        failed_at = v_now, reason = p_reason
+    RETURNING * INTO v_host;
+    IF v_host.ill_since IS NOT NULL THEN
+        PERFORM hold_slots(p_engine, p_host); -- the probe, too
+        RETURN false;
+    END IF;
+    IF v_host.failures < p_most THEN RETURN false; END IF;
+    UPDATE hosts SET ill_since = v_now, probe_at = v_now + p_probe_in * interval '1 millisecond'
+    WHERE engine = p_engine AND host = p_host;
+    PERFORM hold_slots(p_engine, p_host);
+    RETURN true;
+END $$;
+
+-- Note that a host that was ill, or on the way to it, does well.
+CREATE OR REPLACE FUNCTION note_success(p_engine text, p_host text) RETURNS SETOF transitions
+    LANGUAGE plpgsql AS $$
+DECLARE
+    v_ill boolean;
+BEGIN
+    SELECT ill_since IS NOT NULL INTO v_ill FROM hosts WHERE engine = p_engine AND host = p_host;
+    UPDATE hosts SET failures = 0, ill_since = NULL, probe_at = NULL
+    WHERE engine = p_engine AND host = p_host;
+    IF v_ill THEN
+        RETURN QUERY SELECT * FROM release_held(p_engine, p_host, NULL);
+    END IF;
+END $$;
+
+-- Where it is time to probe an ill host, let one of its idle slots be taken, and wait longer for the
+-- next time.
+CREATE OR REPLACE FUNCTION probe_hosts() RETURNS SETOF transitions LANGUAGE plpgsql AS $$
+DECLARE
+    v_host hosts;
+BEGIN
+    FOR v_host IN
+        SELECT * FROM hosts WHERE probe_at <= botpool_now()
+        ORDER BY engine, host
+        FOR UPDATE SKIP LOCKED
+    LOOP
+        CONTINUE WHEN NOT EXISTS (
+            SELECT FROM bot_pool_slots
+            WHERE engine = v_host.engine AND host = v_host.host AND status = 'idle' AND held
+        );
+        UPDATE hosts SET probe_at = botpool_now() + (botpool_now() - ill_since) + interval '1 minute'
+        WHERE engine = v_host.engine AND host = v_host.host;
+        RETURN QUERY SELECT * FROM release_held(v_host.engine, v_host.host, 1);
+    END LOOP;
 END $$;
 
 -- End the pulls on a host that starts were to bring, and that are over: the image is there once its

@@ -4,10 +4,11 @@
 WITH request AS (
     SELECT * FROM unnest(
         $2::text[], $3::text[], $4::integer[], $5::integer[], $6::text[], $7::jsonb[], $8::jsonb[],
-        $9::bigint[], $10::text[], $11::text[], $12::text[], $13::bytea[]
+        $9::bigint[], $10::text[], $11::text[], $12::text[], $13::bytea[], $14::integer[]
     ) WITH ORDINALITY AS r (
         meeting_url, bot_display_name, priority, queue_timeout_ms, correlation_id, metadata, config,
-        key_id, callback_url, deduplication_key, idempotency_key, request_digest, n
+        key_id, callback_url, deduplication_key, idempotency_key, request_digest,
+        max_launch_attempts, n
     )
 ),
 idle AS (
@@ -15,7 +16,7 @@ idle AS (
     FROM (
         SELECT id, slot_name, container_ref, lease
         FROM bot_pool_slots
-        WHERE platform = $1 AND status = 'idle'
+        WHERE platform = $1 AND status = 'idle' AND NOT held
             AND NOT somebody_waits($1, '-infinity')
         ORDER BY last_used_at, id
         LIMIT cardinality($2::text[])
@@ -27,19 +28,22 @@ pair AS MATERIALIZED (
         nextval('bots_id_seq') AS bot_id, botpool_now() AS now, n,
         idle.id AS slot_id, slot_name, container_ref, lease,
         meeting_url, bot_display_name, priority, queue_timeout_ms, correlation_id, metadata, config,
-        key_id, callback_url, deduplication_key, idempotency_key, request_digest
+        key_id, callback_url, deduplication_key, idempotency_key, request_digest,
+        max_launch_attempts
     FROM idle JOIN request USING (n)
 ),
 bot AS (
     INSERT INTO bots (
         id, platform, meeting_url, bot_display_name, status, priority, queue_timeout_ms,
         correlation_id, metadata, config, launch_attempts, slot_name, container_ref, lease,
-        created_at, key_id, callback_url, deduplication_key, idempotency_key, request_digest
+        created_at, key_id, callback_url, deduplication_key, idempotency_key, request_digest,
+        max_launch_attempts
     )
     SELECT
         bot_id, $1, meeting_url, bot_display_name, 'DEPLOYING', priority, queue_timeout_ms,
         correlation_id, metadata, config, 1, slot_name, container_ref, lease, now,
-        key_id, callback_url, deduplication_key, idempotency_key, request_digest
+        key_id, callback_url, deduplication_key, idempotency_key, request_digest,
+        max_launch_attempts
     FROM pair
 ),
 slot AS (
@@ -65,7 +69,7 @@ RETURNING *;
 
 -- name: create_bots
 -- Create bots of a platform under its lock: on an idle slot, on a new one, or in the queue.
-SELECT * FROM create_bots($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13);
+SELECT * FROM create_bots($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14);
 
 -- name: stop_bot
 -- Cancel a bot that waits or deploys, tell one that runs to leave.

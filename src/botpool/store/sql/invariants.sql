@@ -48,7 +48,10 @@ UNION ALL
 SELECT 'nobody waits beside an idle slot', q.bot_id::text
 FROM bot_pool_queue q
 WHERE timeout_at > (SELECT botpool_now())
-    AND EXISTS (SELECT FROM bot_pool_slots s WHERE s.platform = q.platform AND s.status = 'idle')
+    AND EXISTS (
+        SELECT FROM bot_pool_slots s
+        WHERE s.platform = q.platform AND s.status = 'idle' AND NOT held
+    )
 UNION ALL
 SELECT 'nobody waits while the pool can grow', q.bot_id::text
 FROM bot_pool_queue q JOIN pools p USING (platform)

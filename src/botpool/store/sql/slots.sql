@@ -62,7 +62,7 @@ SELECT * FROM free_slots($1, $2, $3, $4);
 
 -- name: relaunch_bot
 -- Take a bot that was not in its call yet off its slot, and back to its place in the queue.
-SELECT * FROM relaunch_bot($1, $2, $3, $4, $5);
+SELECT * FROM relaunch_bot($1, $2, $3, $4, $5, $6);
 
 -- name: fail_slot
 -- A slot without a bot, under its lease, goes from releasing to error.

@@ -104,7 +104,8 @@ SELECT *, botpool_now() AS read_at FROM bot_pool_slots WHERE token_hash = $1;
 -- Let a slot have no container, and the next one on this engine ($3) and of this image ($4); on
 -- another engine it is on another host.
 UPDATE bot_pool_slots
-SET engine = $3, image = $4, container_ref = NULL, host = CASE WHEN engine = $3 THEN host END
+SET engine = $3, image = $4, container_ref = NULL,
+    host = CASE WHEN engine = $3 THEN host END, held = held AND engine = $3
 WHERE id = $1 AND lease = $2
 RETURNING *, botpool_now() AS read_at;
 

@@ -1,0 +1,31 @@
+-- Hosts on which things go wrong, and what is kept away from them.
+
+-- One row for each host that something was tried on.
+CREATE TABLE hosts (
+    engine    text NOT NULL,
+    host      text NOT NULL,
+    -- Failures since something last went well there, if they came shortly after each other.
+    failures  integer NOT NULL DEFAULT 0,
+    failed_at timestamptz,
+    reason    text,
+    -- While this is set the host is ill: it gets no new work, but for one probe when it is time.
+    ill_since timestamptz,
+    probe_at  timestamptz,
+    PRIMARY KEY (engine, host),
+    CONSTRAINT host_probe CHECK ((ill_since IS NULL) = (probe_at IS NULL))
+);
+
+-- A slot whose host is ill gets no bot.
+ALTER TABLE bot_pool_slots ADD COLUMN held boolean NOT NULL DEFAULT false;
+DROP INDEX bot_pool_slots_idle;
+CREATE INDEX bot_pool_slots_idle ON bot_pool_slots (platform, last_used_at, id)
+    WHERE status = 'idle' AND NOT held;
+
+-- Where a bot was last tried and failed: somewhere else is better.
+ALTER TABLE bots ADD COLUMN avoid_host text;
+
+-- Slots that have been deploying, and busy ones, by when something was last heard of them.
+CREATE INDEX bot_pool_slots_used ON bot_pool_slots (last_used_at) WHERE status IN ('deploying', 'busy');
+
+-- How often this bot is launched at most; by default as often as the settings say.
+ALTER TABLE bots ADD COLUMN max_launch_attempts integer CHECK (max_launch_attempts >= 1);

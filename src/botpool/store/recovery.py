@@ -1,0 +1,82 @@
+"""The queries that recovery works with: what is stuck, and hosts that are ill."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from botpool.models import Host, ImagePull
+from botpool.store.base import Queries
+from botpool.store.queries import QUERIES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+    from botpool.models import Slot, Transition
+    from botpool.store.work import PullKey
+
+
+class RecoveryQueries(Queries):
+    """The queries of sql/recovery.sql."""
+
+    async def list_deploying(self, since: datetime) -> list[Slot]:
+        """Slots that deploy since before then."""
+        return await self._slots("list_deploying", since)
+
+    async def list_silent(self, since: datetime) -> list[Slot]:
+        """Busy slots whose bot was not heard since then."""
+        return await self._slots("list_silent", since)
+
+    async def list_ended(self) -> list[Slot]:
+        """Slots whose bot has ended."""
+        return await self._slots("list_ended")
+
+    async def list_abandoned(self) -> list[Slot]:
+        """Slots whose claim has run out."""
+        return await self._slots("list_abandoned")
+
+    async def list_expired_pulls(self) -> list[ImagePull]:
+        """Pulls whose claim has run out."""
+        rows = await self._database.fetch(QUERIES["list_expired_pulls"])
+        return [ImagePull(**row) for row in rows]
+
+    async def list_overdue(self) -> list[int]:
+        """Bots that wait past their deadline."""
+        return [row["bot_id"] for row in await self._database.fetch(QUERIES["list_overdue"])]
+
+    async def push_on(self, slot_id: int, lease: int, reason: str) -> list[Transition]:
+        """Let a deployment's time count from now, and count that."""
+        return await self._change("push_on", slot_id, lease, reason)
+
+    async def abandon_claims(self, slot_ids: Sequence[int]) -> bool:
+        """Let go of claims that have run out. Whether there was one."""
+        return await self._found("abandon_claims", slot_ids)
+
+    async def abandon_pull(self, key: PullKey) -> bool:
+        """Let somebody else have a pull whose claim has run out. Whether it had."""
+        return await self._found("abandon_pull", *key)
+
+    async def note_failure(
+        self, engine: str, host: str, reason: str, most: int, within_ms: int, probe_in_ms: int
+    ) -> bool:
+        """Note that something failed on a host. Whether it is ill since this moment."""
+        row = await self._database.fetch_one(
+            QUERIES["note_failure"], engine, host, reason, most, within_ms, probe_in_ms
+        )
+        return row is not None and row["ill"]
+
+    async def has_failed(self, engine: str, host: str) -> bool:
+        """Whether something failed on a host since something last went well."""
+        return await self._found("get_host", engine, host)
+
+    async def note_success(self, engine: str, host: str) -> list[Transition]:
+        """Note that a host does well. Who waited for its slots has them."""
+        return await self._change("note_success", engine, host)
+
+    async def probe_hosts(self) -> list[Transition]:
+        """Let one slot of each ill host be taken, where it is time for that."""
+        return await self._change("probe_hosts")
+
+    async def list_hosts(self) -> list[Host]:
+        """Every host that something was tried on, or that has slots."""
+        return [Host(**row) for row in await self._database.fetch(QUERIES["list_hosts"])]

@@ -1,0 +1,316 @@
+"""What is stuck is found, and comes to its end: every row of the table in `recovery.py`."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from botpool.engines.simulated import Faults
+from botpool.errors import StaleLease
+from botpool.reconciler.recovery import Outcome, counted
+from botpool.states import BotStatus, FailureCause, SlotStatus
+from tests.reconciling import container, working
+
+if TYPE_CHECKING:
+    from botpool.models import Bot
+    from botpool.reconciler.recovery import Decision
+    from botpool.store import Database
+    from tests.reconciling import Works
+
+SLOW = Faults(start=(1e9, 1e9))
+
+
+async def recovered(works: Works) -> dict[Outcome, int]:
+    """What one round of recovery did."""
+    return counted(await works.reconciler.recover_once())
+
+
+def only(**counts: int) -> dict[Outcome, int]:
+    return {**dict.fromkeys(Outcome, 0), **{Outcome(name): n for name, n in counts.items()}}
+
+
+async def stuck(works: Works) -> Bot:
+    """A bot whose container was started, and of which the engine says no more that it starts."""
+    bot = await works.launched()
+    slot = await works.slot_of(bot.id)
+    works.engine.fail(container(slot))
+    # Nobody looks at it any more: whoever did has it claimed, and is gone.
+    await works.database.execute(
+        "UPDATE bot_pool_slots SET due_at = botpool_now() + interval '1 h'"
+    )
+    return await works.pool.get_bot(bot.id)
+
+
+async def heard(works: Works, bot: Bot) -> None:
+    """Let a heartbeat be recorded that did not make its slot busy."""
+    await works.database.execute(
+        "UPDATE bots SET last_heartbeat = botpool_now() WHERE id = $1", bot.id
+    )
+
+
+# The seeds' decision matrix, and their five scenarios
+
+
+async def test_a_deployment_without_a_heartbeat_is_given_up_after_15_minutes(
+    database: Database,
+) -> None:
+    async with working(database, faults=SLOW) as works:
+        bot = await stuck(works)
+        await works.pass_time(minutes=14, seconds=59)
+        assert await recovered(works) == only()
+        await works.pass_time(seconds=1)
+        assert await recovered(works) == only(failed=1)
+        bot = await works.pool.get_bot(bot.id)
+        assert (bot.status, bot.failure_cause) == (BotStatus.FATAL, FailureCause.START_TIMEOUT)
+        assert "never heard; container failed (it broke)" in (bot.failure_reason or "")
+        (slot,) = await works.pool.slots()
+        assert slot.status is SlotStatus.RELEASING
+        await works.reconciler.run_once()
+        assert (await works.pool.get_slot(slot.id)).status is SlotStatus.IDLE
+
+
+async def test_a_deployment_whose_heartbeat_is_old_is_given_up(database: Database) -> None:
+    async with working(database, faults=SLOW) as works:
+        bot = await stuck(works)
+        await heard(works, bot)
+        await works.pass_time(minutes=15)
+        assert await recovered(works) == only(failed=1)
+        assert (await works.pool.get_bot(bot.id)).status is BotStatus.FATAL
+
+
+async def test_a_deployment_that_is_heard_is_skipped_three_times_and_then_busy(
+    database: Database,
+) -> None:
+    async with working(database, faults=SLOW) as works:
+        bot = await stuck(works)
+        for skipped in (1, 2, 3):
+            await works.pass_time(minutes=15)
+            await heard(works, bot)
+            assert await recovered(works) == only(skipped=1)
+            slot = await works.slot_of(bot.id)
+            assert (slot.status, slot.recovery_attempts) == (SlotStatus.DEPLOYING, skipped)
+            # Its time counts from now.
+            assert await recovered(works) == only()
+        await works.pass_time(minutes=15)
+        await heard(works, bot)
+        assert await recovered(works) == only(recovered=1)
+        slot = await works.slot_of(bot.id)
+        assert (slot.status, slot.recovery_attempts) == (SlotStatus.BUSY, 0)
+        assert (await works.pool.get_bot(bot.id)).status is BotStatus.JOINING_CALL
+        reasons = await works.reasons(bot)
+        assert reasons.count(f"skipped: its bot {bot.id} is heard") == 3
+
+
+async def test_a_slow_but_healthy_deployment_is_left_alone(database: Database) -> None:
+    async with working(database, faults=SLOW) as works:
+        bot = await works.launched()
+        for _ in range(24):
+            await works.go(minutes=1)
+            for decision in await works.reconciler.recover_once():
+                assert decision.reason == "the engine says that it is under way"
+        assert (await works.pool.get_bot(bot.id)).status is BotStatus.DEPLOYING
+        await works.go(minutes=1)
+        assert (await works.pool.get_bot(bot.id)).launch_attempts == 2
+
+
+async def test_what_waits_for_room_or_its_image_is_not_stuck(database: Database) -> None:
+    async with working(database, faults=SLOW, max_concurrent_deployments=1) as works:
+        await works.launched()
+        waiting = await works.launched()
+        await works.pass_time(minutes=20)
+        decisions = {d.subject: d for d in await works.reconciler.recover_once()}
+        assert decisions["pool-google-meet-002"].reason == "it waits for room on the host"
+        assert (await works.pool.get_bot(waiting.id)).status is BotStatus.DEPLOYING
+
+
+async def test_an_engine_that_does_not_answer_fails_no_deployment(database: Database) -> None:
+    async with working(database, faults=SLOW) as works:
+        bot = await stuck(works)
+        works.engine.take_away("a")
+        await works.pass_time(minutes=15)
+        assert await recovered(works) == only(skipped=1)
+        assert (await works.pool.get_bot(bot.id)).status is BotStatus.DEPLOYING
+
+
+async def test_a_slot_in_error_is_tried_at_once_and_then_with_growing_waits(
+    database: Database,
+) -> None:
+    async with working(database, max_launch_attempts=1) as works:
+        works.engine.started = lambda started, _: works.engine.fail(started)
+        await works.launched()
+        (slot,) = await works.pool.slots()
+        assert slot.status is SlotStatus.IDLE  # it was made well at once
+
+
+# The other rows
+
+
+@pytest.mark.parametrize("status", [BotStatus.IN_CALL, BotStatus.LEAVING])
+async def test_a_bot_in_its_call_that_is_silent_for_5_minutes_is_lost(
+    database: Database, status: BotStatus
+) -> None:
+    async with working(database) as works:
+        bot = await works.launched()
+        slot = await works.slot_of(bot.id)
+        await works.pool.advance(slot.id, slot.lease, status, "so it says")
+        await works.pool.heartbeat(slot.id, slot.lease)
+        works.engine.say(container(slot), "last words")
+        await works.pass_time(minutes=5)
+        assert await recovered(works) == only()
+        await works.pass_time(seconds=1)
+        assert await recovered(works) == only(failed=1)
+        bot = await works.pool.get_bot(bot.id)
+        assert (bot.status, bot.failure_cause) == (BotStatus.FATAL, FailureCause.HEARTBEAT_LOST)
+        assert bot.failure_reason == (
+            f"no heartbeat for 301 s, last status {status}; container running;"
+            " it said last:\nlast words"
+        )
+        await works.reconciler.run_once()
+        assert (await works.pool.get_slot(slot.id)).status is SlotStatus.IDLE
+
+
+async def test_a_bot_that_is_silent_before_its_call_is_launched_again_on_another_host(
+    database: Database,
+) -> None:
+    async with working(database, hosts=("a", "b")) as works:
+        bot = await works.launched()
+        first = await works.slot_of(bot.id)
+        await works.pass_time(minutes=6)
+        assert await recovered(works) == only(recovered=1)
+        await works.reconciler.run_once()
+        second = await works.slot_of(bot.id)
+        assert first.host != second.host
+        bot = await works.pool.get_bot(bot.id)
+        assert (bot.status, bot.launch_attempts) == (BotStatus.JOINING_CALL, 2)
+        await works.pass_time(minutes=6)
+        assert await recovered(works) == only(failed=1)
+        assert (await works.pool.get_bot(bot.id)).status is BotStatus.FATAL
+
+
+async def test_a_heartbeat_that_comes_in_time_saves_its_bot(database: Database) -> None:
+    async with working(database) as works:
+        bot = await works.launched()
+        slot = await works.slot_of(bot.id)
+        await works.pool.advance(slot.id, slot.lease, BotStatus.IN_CALL, "so it says")
+        await works.pass_time(minutes=6)
+        decisions = await works.reconciler.recover_once(dry_run=True)
+        assert counted(decisions) == only(failed=1)
+        await works.pool.heartbeat(slot.id, slot.lease)
+        (decision,) = decisions
+        assert decision.act is not None
+        with pytest.raises(StaleLease):
+            await decision.act()
+        assert (await works.pool.get_bot(bot.id)).status is BotStatus.IN_CALL
+
+
+async def test_a_dry_run_changes_nothing(database: Database) -> None:
+    async with working(database, faults=SLOW) as works:
+        bot = await stuck(works)
+        await works.pass_time(minutes=15)
+        before = await works.store.list_slots()
+        assert counted(await works.reconciler.recover_once(dry_run=True)) == only(failed=1)
+        assert [s.status for s in await works.store.list_slots()] == [s.status for s in before]
+        assert (await works.pool.get_bot(bot.id)).status is BotStatus.DEPLOYING
+
+
+async def test_a_bot_that_waits_past_its_deadline_is_found_here_too(database: Database) -> None:
+    async with working(database, max_pool_size=1) as works:
+        await works.launched()
+        waiting = (await works.create(queue_timeout_ms=1000)).bot
+        await works.pass_time(seconds=2)
+        assert await recovered(works) == only(failed=1)
+        bot = await works.pool.get_bot(waiting.id)
+        assert (bot.status, bot.failure_cause) == (BotStatus.FATAL, FailureCause.QUEUE_TIMEOUT)
+
+
+async def test_claims_and_pulls_of_the_dead_are_let_go(database: Database) -> None:
+    async with working(database) as works:
+        bot = (await works.create()).bot
+        (slot,) = await works.store.claim_slots("dead", 15_000, 1, [], 10**6, "simulated")
+        key = ("simulated", "a", slot.image or "")
+        await works.store.take_pull(key, "dead", 15_000)
+        await works.pass_time(seconds=20)
+        steps = sorted(d.step for d in await works.reconciler.recover_once())
+        assert steps == ["claim", "pull"]
+        assert [pull.status for pull in await works.store.list_pulls()] == ["failed"]
+        await works.reconciler.run_once()
+        assert (await works.pool.get_bot(bot.id)).status is BotStatus.JOINING_CALL
+
+
+async def test_several_who_recover_at_once_do_it_once(database: Database) -> None:
+    async with working(database, faults=SLOW) as works:
+        bot = await stuck(works)
+        await works.pass_time(minutes=15)
+        others = [await works.replica() for _ in range(3)]
+        rounds: list[list[Decision]] = await asyncio.gather(
+            *(each.recover_once() for each in (works.reconciler, *others))
+        )
+        outcomes = [d.outcome for decisions in rounds for d in decisions]
+        assert outcomes.count(Outcome.FAILED) == 1
+        ends = [t for t in await works.pool.timeline(bot.id) if t.to_status == BotStatus.FATAL]
+        assert len(ends) == 1
+
+
+# Hosts that are ill
+
+
+async def ill(works: Works) -> list[str]:
+    return [host.host for host in await works.pool.hosts() if host.ill_since is not None]
+
+
+async def fail_on(works: Works, host: str, times: int) -> None:
+    """Let so many looks at slots of a host fail."""
+    works.engine.take_away(host)
+    for _ in range(times):
+        await works.go(minutes=1)
+
+
+async def test_a_host_that_fails_often_gets_no_new_work_until_a_probe_goes_well(
+    database: Database,
+) -> None:
+    async with working(database, hosts=("a", "b"), host_failures=3) as works:
+        slots = [await works.warm() for _ in range(1)]
+        bots = [await works.launched() for _ in range(3)]
+        for bot in bots:
+            await works.end(await works.slot_of(bot.id))
+        await works.reconciler.run_once()
+        assert {slot.host for slot in await works.pool.slots()} == {"a", "b"}
+        victim = (await works.create()).bot
+        host = (await works.slot_of(victim.id)).host or ""
+        await fail_on(works, host, 3)
+        assert await ill(works) == [host]
+        # Whoever was to start there goes elsewhere, and so does everybody new.
+        await works.go(minutes=1)
+        for bot in [victim, *[await works.launched() for _ in range(2)]]:
+            assert (await works.slot_of(bot.id)).host != host
+        works.engine.bring_back(host)
+        for _ in range(10):
+            await works.go(minutes=1)
+            await works.reconciler.recover_once()
+        assert await ill(works) == []
+        assert all(not slot.held for slot in await works.pool.slots())
+        assert slots
+
+
+async def test_one_success_between_failures_keeps_a_host_well(database: Database) -> None:
+    async with working(database, host_failures=2) as works:
+        slot = await works.warm()
+        for _ in range(3):
+            await works.create()
+            await fail_on(works, "a", 1)
+            works.engine.bring_back("a")
+            await works.go(minutes=2)
+            await works.end(await works.pool.get_slot(slot.id))
+            await works.reconciler.run_once()
+        assert await ill(works) == []
+
+
+async def test_a_bot_is_launched_as_often_as_it_asks_for(database: Database) -> None:
+    async with working(database, max_pool_size=10) as works:
+        works.engine.started = lambda started, _: works.engine.fail(started)
+        bots = [await works.launched(max_launch_attempts=most) for most in (1, 3, None)]
+        found = [await works.pool.get_bot(bot.id) for bot in bots]
+        assert [bot.launch_attempts for bot in found] == [1, 3, 2]
+        assert {bot.status for bot in found} == {BotStatus.FATAL}

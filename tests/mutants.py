@@ -1,0 +1,262 @@
+"""Take out each guard in turn, and see a test fail for it: `make mutants`.
+
+A guard that can be taken out without a test noticing is not guarded. Each mutant is one change of
+one file, made in a copy of the tree; the tests named beside it must fail there, and pass without.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """What a promise rests on (`old`), what stands there instead, and who notices.
+
+    `also` is another such pair, where the promise is kept twice.
+    """
+
+    promise: int
+    file: str
+    old: str
+    new: str
+    tests: str
+    also: tuple[str, str] | None = None
+
+
+SQL = "src/botpool/store"
+MUTANTS = (
+    Mutant(
+        1,
+        f"{SQL}/migrations/0001_core.sql",
+        "bigint UNIQUE REFERENCES bots (id)",
+        "bigint REFERENCES bots (id)",
+        "tests/integration/test_guards.py",
+    ),
+    Mutant(
+        1,
+        f"{SQL}/migrations/0001_core.sql",
+        "CHECK ((status IN ('deploying', 'busy')) = (assigned_bot_id IS NOT NULL))",
+        "CHECK (true)",
+        "tests/integration/test_guards.py",
+    ),
+    Mutant(
+        2,
+        f"{SQL}/sql/slots.sql",
+        "s.id = asked.slot_id AND s.lease = asked.lease",
+        "s.id = asked.slot_id",
+        "tests/integration/test_assignment.py",
+    ),
+    Mutant(
+        2,
+        f"{SQL}/sql/bots.sql",
+        "WHERE s.id = $1 AND s.lease = $2 AND b.ended_at IS NULL",
+        "WHERE s.id = $1 AND b.ended_at IS NULL",
+        "tests/integration/test_assignment.py",
+    ),
+    Mutant(
+        2,
+        f"{SQL}/functions/triggers.sql",
+        "EXECUTE FUNCTION refuse_lease()",
+        "EXECUTE FUNCTION suppress_redundant_updates_trigger()",
+        "tests/integration/test_guards.py",
+    ),
+    Mutant(
+        3,
+        f"{SQL}/functions/guards.sql",
+        "WHERE platform = NEW.platform AND size < max_size",
+        "WHERE platform = NEW.platform",
+        "tests/integration/test_guards.py",
+    ),
+    Mutant(
+        3,
+        f"{SQL}/functions/pool.sql",
+        "ELSIF v_pool.size < v_pool.max_size THEN",
+        "ELSIF true THEN",
+        "tests/integration/test_create.py",
+    ),
+    Mutant(
+        4,
+        f"{SQL}/sql/queue.sql",
+        "WHERE timeout_at <= (SELECT now FROM clock)",
+        "WHERE timeout_at <= '-infinity'",
+        "tests/integration/test_queue.py",
+    ),
+    Mutant(
+        4,
+        "src/botpool/reconciler/recovery.py",
+        "        *await silent(context),\n",
+        "",
+        "tests/integration/test_recovery.py",
+    ),
+    Mutant(
+        4,
+        "src/botpool/reconciler/deploy.py",
+        "if waited * 1000 >= settings.deploy_timeout_ms:",
+        "if waited < 0:",
+        "tests/integration/test_deploy.py",
+    ),
+    Mutant(
+        5,
+        "src/botpool/reconciler/release.py",
+        "    if state not in STOPPED:\n        return False\n    context.reached(Point.RELEASE_PROVED)",
+        "    context.reached(Point.RELEASE_PROVED)",
+        "tests/integration/test_release.py",
+    ),
+    Mutant(
+        5,
+        "src/botpool/reconciler/deploy.py",
+        "if traits.reusable and (traits.environment_at_start or made_elsewhere):",
+        "if traits.reusable and made_elsewhere:",
+        "tests/integration/test_start_pulls.py",
+    ),
+    Mutant(
+        5,
+        "src/botpool/reconciler/deploy.py",
+        "if newly_admitted and not _may_start(context, slot, observation):",
+        "if newly_admitted and observation.state is ContainerState.MISSING:",
+        "tests/integration/test_fencing.py",
+    ),
+    Mutant(
+        5,
+        "src/botpool/engines/coolify.py",
+        "        for deployment in newest:\n            if deployment.active:",
+        "        for deployment in newest:\n            if False:",
+        "tests/integration/test_coolify_pool.py -k finishes_after",
+    ),
+    Mutant(
+        5,
+        "src/botpool/engines/coolify.py",
+        "        if await self._running(uuid):\n            return Observation(\n",
+        "        if False:\n            return Observation(\n",
+        "tests/engines/test_coolify.py",
+    ),
+    Mutant(
+        6,
+        f"{SQL}/sql/pulls.sql",
+        "image_pulls.status = 'pulling' AND image_pulls.claimed_until <= botpool_now()",
+        "image_pulls.status = 'pulling'",
+        "tests/integration/test_pulls.py",
+    ),
+    Mutant(
+        6,
+        "src/botpool/reconciler/pulls.py",
+        "        if (pull.slot_id, pull.lease) == (slot.id, slot.lease):\n",
+        "        if pull.slot_id is not None:\n",
+        "tests/integration/test_start_pulls.py",
+    ),
+    Mutant(
+        7,
+        "src/botpool/reconciler/deploy.py",
+        "    deployment_ref = await engine.start(container, environment)\n",
+        "    async with context.store._database.transaction() as connection:\n"
+        "        await connection.execute('SELECT 1')\n"
+        "        deployment_ref = await engine.start(container, environment)\n",
+        "tests/integration/test_transactions.py",
+    ),
+    Mutant(
+        8,
+        "src/botpool/reconciler/sync.py",
+        "    listed = await engine.list(host)\n",
+        "    try:\n        listed = await engine.list(host)\n"
+        "    except BotpoolError:\n        listed = []\n",
+        "tests/integration/test_sync.py",
+        also=(
+            "    observation = await context.engine(slot).observe(container)\n"
+            "    if observation.state not in _ENDED:",
+            "    observation = Observation(state=ContainerState.MISSING)\n"
+            "    if observation.state not in _ENDED:",
+        ),
+    ),
+    Mutant(
+        8,
+        "src/botpool/reconciler/recovery.py",
+        '        return decided(Outcome.SKIPPED, f"the engine can\'t tell: {error}")\n',
+        "        said = str(error)\n",
+        "tests/integration/test_recovery.py",
+    ),
+    Mutant(
+        9,
+        f"{SQL}/functions/pool.sql",
+        "        'bot', p_from, 'DEPLOYING', v_slot, p_bot, v_reason, '{}', p_now\n    );",
+        "        'bot', p_from, 'DEPLOYING', v_slot, p_bot, v_reason, '{}', p_now\n    ) LIMIT 0;",
+        "tests/integration/test_create.py",
+    ),
+    Mutant(
+        9,
+        "src/botpool/changes.py",
+        "        log_transitions(written)\n",
+        "",
+        "tests/integration/test_assignment.py",
+    ),
+    Mutant(
+        10,
+        f"{SQL}/sql/work.sql",
+        "    WHERE due_at IS NOT NULL AND greatest(due_at, claimed_until) <= (SELECT botpool_now())\n",
+        "    WHERE due_at IS NOT NULL AND claimed_until IS NULL\n"
+        "        AND greatest(due_at, claimed_until) <= (SELECT botpool_now())\n",
+        "tests/integration/test_reconciler.py",
+    ),
+    Mutant(
+        10,
+        "src/botpool/reconciler/context.py",
+        "        if slot.id not in await self.store.renew_claims(self.replica, [slot.id], ttl_ms):\n",
+        "        if False:\n",
+        "tests/integration/test_fencing.py",
+    ),
+)
+"""By the promises of docs/concepts/reliability.md."""
+
+
+def main() -> int:
+    """Try every mutant, or those whose file or promise is named, and tell which survived."""
+    wanted = sys.argv[1:]
+    survivors = []
+    with tempfile.TemporaryDirectory(prefix="botpool-mutants-") as folder:
+        tree = Path(folder) / "tree"
+        ignored = shutil.ignore_patterns(".git", ".venv", "__pycache__", ".*_cache", ".hypothesis")
+        shutil.copytree(ROOT, tree, ignore=ignored)
+        for mutant in MUTANTS:
+            if wanted and not {str(mutant.promise), mutant.file} & {*wanted}:
+                continue
+            path = tree / mutant.file
+            text = changed = path.read_text("utf-8")
+            for old, new in filter(None, ((mutant.old, mutant.new), mutant.also)):
+                if text.count(old) != 1:
+                    raise SystemExit(f"{mutant.file} does not have once: {old}")
+                changed = changed.replace(old, new)
+            path.write_text(changed, "utf-8")
+            noticed = not _pass(tree, mutant.tests)
+            path.write_text(text, "utf-8")
+            line = " ".join(mutant.old.split())[:60]
+            print(f"{'noticed ' if noticed else 'SURVIVED'} promise {mutant.promise}: {line}")
+            if not noticed:
+                survivors.append(mutant)
+    print(f"{len(survivors)} survived")
+    return 1 if survivors else 0
+
+
+def _pass(tree: Path, tests: str) -> bool:
+    """Whether tests pass on a tree."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests.split()],
+        cwd=tree,
+        env={**os.environ, "PYTHONPATH": f"{tree / 'src'}:{tree}", "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        check=False,
+    )
+    if done.returncode not in {0, 1}:
+        raise SystemExit(f"{tests} could not be run:\n{done.stdout.decode()[-2000:]}")
+    return done.returncode == 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
+import json
 import logging
 import sys
-from typing import TYPE_CHECKING, Literal, TextIO
+from typing import TYPE_CHECKING, Literal, TextIO, cast
 
 import orjson
 import structlog
@@ -12,9 +14,14 @@ import structlog
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from structlog.typing import EventDict, Processor
+
     from botpool.models import Transition
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("botpool")
+
+# What an eye looks for first.
+_FIRST = ("slot_name", "bot_id", "from", "to", "reason")
 
 
 def configure_logs(
@@ -22,25 +29,108 @@ def configure_logs(
     style: Literal["auto", "json", "console"] = "auto",
     stream: TextIO | None = None,
 ) -> None:
-    """Send log lines to a stream, or standard error. `auto`: for the eye if it is a terminal."""
-    stream = stream or sys.stderr
+    """Send log lines to a stream, or standard error. `auto`: for the eye if it is a terminal.
+
+    What the libraries that we use log as a warning, or worse, is written the same way. A line that
+    can't be written is lost, and changes nothing else.
+    """
+    stream = stream or _standard_error()
+    least = logging.getLevelNamesMapping()[level]
     for_the_eye = style == "console" or (style == "auto" and stream.isatty())
+    patient = _Patient(stream)
     structlog.configure(
         processors=[
+            patient.with_lost,
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.dev.ConsoleRenderer()
-            if for_the_eye
-            else structlog.processors.JSONRenderer(_json),
+            *(_for_the_eye() if for_the_eye else _for_machines()),
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level]),
-        logger_factory=structlog.PrintLoggerFactory(stream),
+        wrapper_class=structlog.make_filtering_bound_logger(least),
+        logger_factory=structlog.WriteLoggerFactory(cast("TextIO", patient)),
     )
+    _take_over_libraries(least)
+
+
+def _standard_error() -> TextIO:
+    """Standard error without a buffer: what could not be written would fail again at the exit."""
+    try:
+        file = io.FileIO(sys.stderr.fileno(), "w", closefd=False)
+    except (OSError, ValueError):  # it is no file, as within a test
+        return sys.stderr
+    return io.TextIOWrapper(file, "utf-8", "backslashreplace", write_through=True)
+
+
+class _Patient:
+    """A stream whose faults change nothing: a full disk, a closed terminal, a broken pipe.
+
+    There is nowhere to tell of a lost line, so the next one that is written says how many were.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._lost = 0
+
+    def write(self, line: str) -> None:
+        try:
+            self._stream.write(line)
+            self._stream.flush()
+        except (OSError, ValueError):  # ValueError: it was closed by us
+            self._lost += 1
+        else:
+            self._lost = 0
+
+    def flush(self) -> None:
+        """Nothing: a line is flushed as it is written."""
+
+    def with_lost(self, _: object, __: str, line: EventDict) -> EventDict:
+        return {**line, "lost_lines": self._lost} if self._lost else line
+
+
+def _for_machines() -> list[Processor]:
+    return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(_json)]
+
+
+def _for_the_eye() -> list[Processor]:
+    # Not Rich's tracebacks, which show the values of variables, secrets among them.
+    plain = structlog.dev.plain_traceback
+    return [_arranged, structlog.dev.ConsoleRenderer(sort_keys=False, exception_formatter=plain)]
+
+
+def _arranged(_: object, __: str, line: EventDict) -> EventDict:
+    """What matters first, and nothing that is empty."""
+    keys = sorted(line, key=lambda key: _FIRST.index(key) if key in _FIRST else len(_FIRST))
+    return {key: line[key] for key in keys if line[key] is not None and line[key] != {}}
 
 
 def _json(line: object, **_: object) -> str:
-    return orjson.dumps(line, default=str).decode()
+    try:
+        return orjson.dumps(line, default=str).decode()
+    except TypeError:  # a number too large or a text that is no Unicode, which it refuses
+        return json.dumps(line, default=str)
+
+
+class _Libraries(logging.Handler):
+    """Writes what libraries log as lines of ours, with the name of the library."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            _log.log(
+                record.levelno,
+                record.getMessage().strip(),
+                logger=record.name,
+                **({"exc_info": record.exc_info} if record.exc_info else {}),
+            )
+        except Exception:  # noqa: BLE001 - as every handler does: it is the library's fault
+            self.handleError(record)
+
+
+def _take_over_libraries(level: int) -> None:
+    root = logging.getLogger()
+    for handler in [*root.handlers]:
+        if isinstance(handler, _Libraries):
+            root.removeHandler(handler)
+    root.addHandler(_Libraries(max(level, logging.WARNING)))
 
 
 def log_transitions(transitions: Iterable[Transition]) -> None:

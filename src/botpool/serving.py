@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -13,14 +14,14 @@ import uvicorn
 
 from botpool.access import Access
 from botpool.api import create_app
-from botpool.engines import make_engines
-from botpool.errors import SetupError
+from botpool.engines import check_engine, lacks_images, make_engines
+from botpool.errors import SettingsInvalid, SetupError
 from botpool.models import BotPage
 from botpool.pool import Pool
 from botpool.reconciler import Reconciler
 from botpool.record import Record
 from botpool.states import BOT_ENDED, BotStatus
-from botpool.store import Store, migrate, open_database
+from botpool.store import Store, keep_embedded_postgres, migrate, open_database
 from botpool.webhooks import Webhooks
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ async def serving(
     finished or handed over, then the connections are closed. Raises a `SetupError` if it can't
     start; an error in any part of it ends the block.
     """
+    _check(settings, api=api)
     async with AsyncExitStack() as stack:
         listening = None
         if api:
@@ -72,6 +74,10 @@ async def serving(
         database = await stack.enter_async_context(
             open_database(settings, max_connections=_CONNECTIONS)
         )
+        if settings.database_url is None:
+            await stack.enter_async_context(
+                _beside("embedded PostgreSQL", keep_embedded_postgres(settings.data_dir))
+            )
         await migrate(database)
         store = Store(database)
         pool = Pool(store, settings)
@@ -84,8 +90,22 @@ async def serving(
             await stack.enter_async_context(
                 _answering(database, store, pool, settings, access, listening)
             )
-        url = None if listening is None else f"http://{_named(settings.host)}:{settings.port}"
+        url = None if listening is None else settings.local_url
         yield Served(pool, url, admin_key)
+
+
+def _check(settings: Settings, *, api: bool) -> None:
+    """Refuse settings that can't work, and warn of those that hardly will."""
+    check_engine(settings)
+    if not api and settings.public_url is None:
+        raise SettingsInvalid(
+            "BOTPOOL_PUBLIC_URL must be set for a worker alone: it says where bots find the API."
+        )
+    if lacks_images(settings):
+        _log.warning(
+            "no platform has an image, so no bot can start: set BOTPOOL_IMAGE_…",
+            engine=settings.engine,
+        )
 
 
 @asynccontextmanager
@@ -174,23 +194,22 @@ async def _beside(what: str, work: Awaitable[None]) -> AsyncIterator[asyncio.Fut
 
 @contextmanager
 def _listen(settings: Settings) -> Iterator[socket.socket]:
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    host, port = settings.host, settings.port
     try:
-        listening = socket.create_server((settings.host, settings.port), family=family)
-    except OSError as error:
+        listening = socket.create_server(
+            (host, port),
+            family=socket.AF_INET6 if ":" in host else socket.AF_INET,
+            dualstack_ipv6=host == "::" and socket.has_dualstack_ipv6(),
+        )
+    except (OSError, UnicodeError) as error:
+        # Of what Python adds to it, the operator has read half already.
+        number = None if isinstance(error, socket.gaierror) else getattr(error, "errno", None)
+        why = os.strerror(number) if number else getattr(error, "strerror", None) or str(error)
         raise SetupError(
-            f"botpool can't listen on {settings.host}, port {settings.port}: {error.strerror};"
-            " set BOTPOOL_HOST or BOTPOOL_PORT."
+            f"Can't listen on {host}, port {port}: {why}; set BOTPOOL_HOST or BOTPOOL_PORT."
         ) from error
     with listening:
         yield listening
-
-
-def _named(host: str) -> str:
-    """An address at which a browser on this machine finds it."""
-    if host in {"0.0.0.0", "::"}:  # noqa: S104 - to be told apart from
-        return "127.0.0.1"
-    return f"[{host}]" if ":" in host else host
 
 
 async def stop_every_bot(pool: Pool, settings: Settings) -> int:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import sys
 from collections import Counter
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Mapping
 
 BOTS = "/api/v1/bots"
 MEET = "https://meet.google.com/abc-defg-hij"
@@ -29,6 +30,7 @@ class Serve:
     process: asyncio.subprocess.Process
     client: httpx.AsyncClient
     key: str
+    log: Path
     said: list[str] = field(default_factory=list)
 
     async def ask(self, count: int = 1, **sample: Any) -> list[dict[str, Any]]:
@@ -54,6 +56,11 @@ class Serve:
             pass
         return Counter(found)
 
+    def logged(self, event: str) -> list[dict[str, Any]]:
+        """Its log lines that say so."""
+        lines = [json.loads(line) for line in self.log.read_text().splitlines()]
+        return [line for line in lines if line["event"] == event]
+
     async def ends(self, number: signal.Signals = signal.SIGINT) -> int:
         self.process.send_signal(number)
         output, _ = await self.process.communicate()
@@ -61,9 +68,23 @@ class Serve:
         return self.process.returncode or 0
 
 
-@asynccontextmanager
-async def served(folder: Path, *options: str, **settings: str) -> AsyncIterator[Serve]:
+def served(folder: Path, *options: str, **settings: str) -> AbstractAsyncContextManager[Serve]:
     """A botpool on a free port. Whatever it started is gone at the end."""
+    return started(folder, *options, settings=settings)
+
+
+@asynccontextmanager
+async def started(
+    folder: Path,
+    *options: str,
+    settings: Mapping[str, str],
+    log: Path | None = None,
+    hang_up: signal.Handlers = signal.SIG_DFL,
+) -> AsyncIterator[Serve]:
+    """The same, with a log of its own, and with what SIGHUP does unless it cares.
+
+    That is set, for pytest may run under nohup.
+    """
     named = {f"BOTPOOL_{name.upper()}": value for name, value in settings.items()}
     environment = {
         "PATH": os.environ["PATH"],
@@ -73,12 +94,14 @@ async def served(folder: Path, *options: str, **settings: str) -> AsyncIterator[
         "BOTPOOL_CLAIM_TTL_MS": "2000",
         **named,
     }
-    with (folder / f"log-{len([*folder.glob('log-*')])}").open("wb") as log:
+    log = log or folder / f"log-{len([*folder.glob('log-*')])}"
+    with log.open("wb") as lines:
         process = await asyncio.create_subprocess_exec(
             *(str(Path(sys.executable).parent / "botpool"), "serve", *options),
             env=environment,
             stdout=asyncio.subprocess.PIPE,
-            stderr=log,
+            stderr=lines,
+            preexec_fn=lambda: signal.signal(signal.SIGHUP, hang_up),
         )
     assert process.stdout is not None
     try:
@@ -92,7 +115,7 @@ async def served(folder: Path, *options: str, **settings: str) -> AsyncIterator[
         async with httpx.AsyncClient(
             base_url=url, headers={"Authorization": f"Bearer {key}"}, timeout=30
         ) as client:
-            yield Serve(process, client, key, said)
+            yield Serve(process, client, key, log, said)
     finally:
         if process.returncode is None:
             process.kill()

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from botpool import __version__
+from botpool import __version__, store
 from botpool.store import connect
 from tests.conftest import new_database
 
+MIGRATIONS = sorted(path.stem for path in Path(store.__file__).parent.glob("migrations/*.sql"))
 TOO_OLD = (
     "import botpool.store.database as d; d.MINIMUM_VERSION = 99; import botpool.cli as c; c.main()"
 )
@@ -40,7 +41,7 @@ async def botpool(*args: str, **settings: str) -> tuple[int | None, str, str]:
 async def test_migrate_shows_what_it_did(empty_database_url: str) -> None:
     assert await botpool("migrate", database_url=empty_database_url) == (
         0,
-        "applied 0001_core\napplied 0002_reconciler\napplied 0003_api\napplied functions\n",
+        "".join(f"applied {name}\n" for name in (*MIGRATIONS, "functions")),
         "",
     )
     assert await botpool("migrate", database_url=empty_database_url) == (
@@ -100,6 +101,56 @@ async def test_the_version_and_help_are_there() -> None:
     assert all(name in output for name in ("serve", "keys", "migrate", "status"))
 
 
+@pytest.mark.parametrize("command", ["serve", "status", "slots import", "keys list"])
+async def test_a_flag_is_shown_without_a_value(command: str) -> None:
+    code, output, _ = await botpool(*command.split(), "--help")
+    assert code == 0
+    assert "bool" not in output.lower()
+    (flag,) = [line for line in output.splitlines() if line.strip().startswith("--help")]
+    assert flag.split() == ["--help", "Show", "this", "message", "and", "exit."]
+
+
+async def test_a_variable_that_is_no_setting_is_one_warning(empty_database_url: str) -> None:
+    code, _, error = await botpool(
+        "migrate", database_url=empty_database_url, max_poll_size="secret"
+    )
+    assert code == 0
+    (line,) = error.splitlines()
+    assert json.loads(line)["event"] == (
+        "BOTPOOL_MAX_POLL_SIZE is no setting of botpool: is BOTPOOL_MAX_POOL_SIZE meant?"
+    )
+    assert "secret" not in error
+
+
+@pytest.mark.parametrize(
+    ("role", "settings", "sentence"),
+    [
+        (
+            "worker",
+            {},
+            "BOTPOOL_PUBLIC_URL must be set for a worker alone: it says where bots find the API.",
+        ),
+        (
+            "api",
+            {"engine": "dokcer"},
+            "BOTPOOL_ENGINE is 'dokcer', and must be one of coolify, docker, process.",
+        ),
+        (
+            "all",
+            {"public_url": "botpool.example"},
+            "BOTPOOL_PUBLIC_URL: must be an http(s) address, such as https://botpool.example.",
+        ),
+    ],
+)
+async def test_what_can_t_be_served_is_one_sentence_and_exit_code_2(
+    role: str, settings: dict[str, str], sentence: str, tmp_path: Path
+) -> None:
+    """Before anything is started."""
+    answer = await botpool("serve", "--role", role, data_dir=str(tmp_path), **settings)
+    assert answer == (2, "", f"botpool: {sentence}\n")
+    assert not [*tmp_path.iterdir()]
+
+
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
@@ -126,7 +177,7 @@ async def test_the_version_and_help_are_there() -> None:
         ),
         pytest.param(
             {"max_queue_timeout_ms": "60000"},
-            "botpool: Value error, BOTPOOL_DEFAULT_QUEUE_TIMEOUT_MS must be at most ",
+            "botpool: BOTPOOL_DEFAULT_QUEUE_TIMEOUT_MS must be at most ",
             id="settings that contradict each other",
         ),
         pytest.param(
@@ -159,8 +210,8 @@ async def test_a_database_newer_than_the_code_is_one_sentence_and_exit_code_2(
     code, _, error = await botpool("migrate", database_url=database_url)
     assert code == 2
     assert error == (
-        "botpool: The database has schema version 9999, and this botpool knows versions up to 3:"
-        " start a newer botpool.\n"
+        "botpool: The database has schema version 9999, and this botpool knows versions up to"
+        f" {len(MIGRATIONS)}: start a newer botpool.\n"
     )
 
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
+import re
 import socket
 import sys
 from collections import Counter
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import uvicorn
@@ -16,7 +20,6 @@ from tests.coolify import Coolify, ProcessContainers, Rules
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-    from pathlib import Path
 
     from tests.acceptance.serving import Serve
 
@@ -99,3 +102,68 @@ async def test_the_logs_and_the_end_of_a_bot_that_exits_are_kept(folder: Path) -
         lines = (await botpool.client.get(path)).json()["container"]
         assert {"IN_CALL", "DONE"} <= {*lines}
         assert coolify.running() == []
+
+
+async def test_the_steps_of_the_how_to_work(folder: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs/how-to/coolify.md").read_text("utf-8")
+    blocks = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
+    by_command = {
+        word: next(block for block in blocks if word in block)
+        for word in ("export", "botpool doctor", "botpool serve", "curl", "botpool slots import")
+    }
+    port = free_port()
+    async with on_a_port(Rules(requests_per_minute=PLENTY)) as (_, settings):
+        exported = dict(
+            line.removeprefix("export ").split("=", 1)
+            for line in by_command["export"].strip().splitlines()
+        )
+        assert exported["BOTPOOL_ENGINE"] == "coolify"
+        environment = {
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "BOTPOOL_DATA_DIR": str(folder),
+            "BOTPOOL_PORT": str(port),
+            **exported,
+            "COOLIFY_API_URL": settings["coolify_api_url"],
+            "COOLIFY_API_TOKEN": settings["coolify_api_token"],
+            "COOLIFY_PROJECT_UUID": settings["coolify_project_uuid"],
+            "COOLIFY_SERVER_UUID": settings["coolify_server_uuid"],
+            "BOTPOOL_HOST": "127.0.0.1",
+            "BOTPOOL_PUBLIC_URL": f"http://127.0.0.1:{port}",
+        }
+
+        async def shell(script: str) -> tuple[int, str]:
+            script = script.replace("http://127.0.0.1:8000", f"http://127.0.0.1:{port}")
+            script = script.replace("curl ", "curl --fail --silent ")
+            process = await asyncio.create_subprocess_exec(
+                *("/bin/sh", "-e", "-c", script),
+                env=environment,
+                stdout=asyncio.subprocess.PIPE,
+            )
+            output, _ = await process.communicate()
+            return process.returncode or 0, output.decode()
+
+        served = await asyncio.create_subprocess_exec(
+            *by_command["botpool serve"].split(), env=environment, stdout=asyncio.subprocess.PIPE
+        )
+        assert served.stdout is not None
+        try:
+            while not (await served.stdout.readline()).startswith(b"the API:"):
+                pass
+            code, examined = await shell(by_command["botpool doctor"])
+            # Its containers are processes here, so that this address does for them.
+            assert (code, "can't reach" in examined) == (1, True), examined
+            assert examined.count("problem") <= 2, examined
+            code, made = await shell(by_command["curl"])
+            assert code == 0
+            assert json.loads(made)["bot"]["status"] == "DEPLOYING"
+            code, told = await shell(by_command["botpool slots import"])
+            assert (code, "1 known" in told) == (0, True), told
+        finally:
+            served.terminate()
+            await served.communicate()
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port: int = listening.getsockname()[1]
+        return port

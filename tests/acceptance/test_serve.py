@@ -175,7 +175,11 @@ async def test_an_address_that_is_taken_is_one_sentence_and_exit_code_2(folder: 
         )
         _, said = await process.communicate()
         assert process.returncode == 2
-        assert said.decode().startswith("botpool: botpool can't listen on 127.0.0.1, port")
+        port = botpool.client.base_url.port
+        assert said.decode() == (
+            f"botpool: Can't listen on 127.0.0.1, port {port}: Address already in use;"
+            " set BOTPOOL_HOST or BOTPOOL_PORT.\n"
+        )
 
 
 async def test_the_commands_in_the_readme_run(folder: Path) -> None:

@@ -73,3 +73,17 @@ async def test_a_value_that_cannot_be_sent_is_the_callers_fault(database_url: st
         for value in ({1: "a key that is no text"}, {"too": 2**70}):
             with pytest.raises(InvalidRequest):
                 await database.fetch("SELECT $1::jsonb", value)
+
+
+async def test_one_who_listens_and_is_cancelled_twice_gives_its_connection_back(
+    database_url: str,
+) -> None:
+    async with connect(database_url) as database:
+        heard = asyncio.Event()
+        listening = asyncio.create_task(database.listen("anything", heard.set))
+        await heard.wait()
+        listening.cancel()
+        await asyncio.sleep(0)  # it tells the server by now
+        listening.cancel()
+        await asyncio.wait({listening})
+        await asyncio.wait_for(database.close(), 30)

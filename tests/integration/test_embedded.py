@@ -573,6 +573,16 @@ async def test_initdb_that_fails_is_one_sentence_with_its_reason(
     assert message.endswith('"nonsense" is not a valid server encoding name.')
 
 
+def test_what_the_machine_lacks_is_the_reason_whatever_follows_from_it() -> None:
+    said = """running bootstrap script ... 2026-11-16 02:43:00 UTC [24001] FATAL:  could not extend\
+ file "base/1/2691": No space left on device
+2026-11-16 02:43:00 UTC [24001] HINT:  Check free disk space.
+2026-11-16 02:43:00 UTC [24001] PANIC:  cannot abort transaction 1, it was already committed
+child process exited with exit code 134
+"""
+    assert embedded._reason(said) == 'could not extend file "base/1/2691": No space left on device'
+
+
 async def test_server_that_can_t_start_is_one_sentence_with_its_reason(home: Path) -> None:
     async with embedded_postgres(home):
         pass

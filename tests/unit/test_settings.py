@@ -7,7 +7,7 @@ from base64 import b64encode
 import pytest
 
 from botpool.errors import SettingsInvalid
-from botpool.settings import Settings, load_settings
+from botpool.settings import Settings, load_settings, unknown_variables
 from botpool.states import Platform
 
 
@@ -55,3 +55,82 @@ def test_a_webhook_secret_is_24_to_64_bytes(monkeypatch: pytest.MonkeyPatch) -> 
         with pytest.raises(SettingsInvalid, match="BOTPOOL_WEBHOOK_SECRET") as raised:
             load_settings()
         assert wrong not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [
+        ("127.0.0.1", "http://127.0.0.1:8000"),
+        ("0.0.0.0", "http://127.0.0.1:8000"),  # noqa: S104
+        ("::", "http://[::1]:8000"),
+        ("::1", "http://[::1]:8000"),
+        ("[::1]", "http://[::1]:8000"),
+        ("2001:db8::7", "http://[2001:db8::7]:8000"),
+        ("botpool.example", "http://botpool.example:8000"),
+    ],
+)
+def test_containers_are_told_an_address_at_which_this_machine_is_reached(
+    host: str, url: str
+) -> None:
+    assert Settings(host=host).runtime_url == url
+    assert Settings(host=host, public_url="https://x.example").runtime_url == "https://x.example"
+
+
+@pytest.mark.parametrize(
+    ("given", "read"),
+    [
+        ("https://botpool.example", "https://botpool.example"),
+        ("https://botpool.example/", "https://botpool.example"),
+        (" http://10.0.0.2:8000/pool// ", "http://10.0.0.2:8000/pool"),
+        ("http://[::1]:8000", "http://[::1]:8000"),
+    ],
+)
+def test_a_public_url_is_what_paths_can_be_put_behind(
+    given: str, read: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BOTPOOL_PUBLIC_URL", given)
+    assert load_settings().public_url == read
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *("botpool.example", "botpool.example:8000", "ftp://botpool.example", "http://", "https:"),
+        *("http://botpool:port", "http://botpool:0", "http://[::1", "http://a b", "/pool"),
+        *("http://x/?key=hidden", "http://x/#top", "http://x/api/v1", "http://x/api/v1/"),
+    ],
+)
+def test_a_public_url_that_can_t_be_called_is_refused(
+    wrong: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BOTPOOL_PUBLIC_URL", wrong)
+    with pytest.raises(SettingsInvalid, match=r"^BOTPOOL_PUBLIC_URL: must ") as raised:
+        load_settings()
+    assert "hidden" not in str(raised.value)
+
+
+def test_a_log_level_may_be_in_lower_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BOTPOOL_LOG_LEVEL", "debug")
+    assert load_settings().log_level == "DEBUG"
+    monkeypatch.setenv("BOTPOOL_LOG_LEVEL", "loud")
+    with pytest.raises(SettingsInvalid, match="BOTPOOL_LOG_LEVEL"):
+        load_settings()
+
+
+def test_a_variable_that_is_no_setting_is_found_with_the_one_that_is_meant(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    known = {"BOTPOOL_PORT", "botpool_host", "BOTPOOL_COOLIFY_API_URL"}
+    of_containers = {"BOTPOOL_URL", "BOTPOOL_SLOT_TOKEN"}
+    for name in {*known, *of_containers, "BOTPOOL_MAX_POLL_SIZE", "BOTPOOL_XYZZY"}:
+        monkeypatch.setenv(name, "1")
+    found = unknown_variables()
+    assert found["BOTPOOL_MAX_POLL_SIZE"] == "BOTPOOL_MAX_POOL_SIZE"
+    assert found["BOTPOOL_XYZZY"] is None
+    assert {*found}.isdisjoint(known | of_containers)
+
+
+def test_no_message_has_words_of_pydantic_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BOTPOOL_ADMIN_KEY", "short")
+    with pytest.raises(SettingsInvalid, match=r"^BOTPOOL_ADMIN_KEY: must be 16 to 500"):
+        load_settings()

@@ -9,6 +9,7 @@ from starlette.exceptions import HTTPException
 
 from botpool import __version__
 from botpool.api import auth, bots, health, home, pools, runtime, stream
+from botpool.api.docs import add_docs
 from botpool.api.errors import add_error_handlers, documented_everywhere
 from botpool.api.limits import RateLimits
 
@@ -34,6 +35,7 @@ def create_app(
         title="botpool",
         version=__version__,
         summary="Puts meeting bots into calls fast.",
+        docs_url=None,
         redoc_url=None,
         responses=documented_everywhere(),
     )
@@ -51,6 +53,7 @@ def create_app(
     app.include_router(runtime.router)
     app.include_router(home.router)
     app.include_router(health.router)
+    add_docs(app)
     if record is not None:
         app.include_router(stream.router)
     return app

@@ -74,6 +74,9 @@ _KINDS: Mapping[type[BotpoolError], _Kind] = {
         HTTPStatus.SERVICE_UNAVAILABLE, "database_unreachable", headers={"Retry-After": "1"}
     ),
 }
+_NOT_JSON = _Kind(HTTPStatus.BAD_REQUEST, "bad_request")
+_NO_CONTENT_TYPE = "body: must be JSON, sent with the header `Content-Type: application/json`"
+_UNREADABLE = "The body is not JSON in UTF-8, or nested too deep."
 _UNEXPECTED = _Kind(HTTPStatus.INTERNAL_SERVER_ERROR, "internal_error")
 
 # By status: what the framework finds before a route is reached.
@@ -124,7 +127,17 @@ async def _answer_ours(request: Request, error: BotpoolError) -> JSONResponse:
 
 async def _answer_invalid(_: Request, error: RequestValidationError) -> JSONResponse:
     """Name every field that is wrong, and show no value: it may be a secret."""
-    wrong = [f"{_place(each['loc'])}: {each['msg']}" for each in error.errors()]
+    for each in error.errors():
+        if each["type"] == "json_invalid":
+            why = each["ctx"]["error"]
+            detail = f"The body is not JSON: {why}, at character {each['loc'][-1] + 1}."
+            return _problem(_NOT_JSON, detail)
+    wrong = [
+        _NO_CONTENT_TYPE
+        if each["loc"] == ("body",) and isinstance(error.body, bytes)
+        else f"{_place(each['loc'])}: {each['msg'].removeprefix('Value error, ')}"
+        for each in error.errors()
+    ]
     return _problem(_KINDS[InvalidRequest], f"{'; '.join(wrong)}.")
 
 
@@ -140,7 +153,8 @@ async def _answer_http(request: Request, error: HTTPException) -> JSONResponse:
     headers = dict(error.headers or {})
     if status == HTTPStatus.METHOD_NOT_ALLOWED:
         headers["Allow"] = ", ".join(sorted(_methods(request)))
-    return _problem(_Kind(HTTPStatus(status), code, headers=headers), error.detail)
+    detail = _UNREADABLE if status == HTTPStatus.BAD_REQUEST else error.detail
+    return _problem(_Kind(HTTPStatus(status), code, headers=headers), detail)
 
 
 def _methods(request: Request) -> set[str]:

@@ -1,27 +1,32 @@
 """The page at `/`: what runs here, and where to read on."""
 
 from fastapi import APIRouter
-from fastapi.responses import HTMLResponse
+from fastapi.responses import HTMLResponse, Response
 
 from botpool import __version__
+from botpool.api.policy import of_text, policy
 
 router = APIRouter(include_in_schema=False)
+
+_STYLE = """
+  body { font: 16px/1.6 system-ui, sans-serif; max-width: 40rem; margin: 4rem auto;
+    padding: 0 1rem; color: #1c2430; background: #fbfbfa; }
+  code { background: #eceff1; padding: .1em .3em; border-radius: 4px; }
+  a { color: #0b57d0; }
+  @media (prefers-color-scheme: dark) {
+    body { color: #e6e8ea; background: #14181d; } code { background: #242b33; }
+    a { color: #8ab4f8; }
+  }
+"""
+
+_SCRIPT = 'document.getElementById("here").textContent = location.origin'
 
 _PAGE = f"""<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>botpool</title>
-<style>
-  body {{ font: 16px/1.6 system-ui, sans-serif; max-width: 40rem; margin: 4rem auto;
-    padding: 0 1rem; color: #1c2430; background: #fbfbfa; }}
-  code {{ background: #eceff1; padding: .1em .3em; border-radius: 4px; }}
-  a {{ color: #0b57d0; }}
-  @media (prefers-color-scheme: dark) {{
-    body {{ color: #e6e8ea; background: #14181d; }} code {{ background: #242b33; }}
-    a {{ color: #8ab4f8; }}
-  }}
-</style>
+<style>{_STYLE}</style>
 <h1>botpool</h1>
 <p>botpool {__version__} runs here and puts meeting bots into calls.</p>
 <ul>
@@ -34,11 +39,15 @@ _PAGE = f"""<!doctype html>
 <pre><code>curl -H "Authorization: Bearer $KEY" -H "Content-Type: application/json" \\
   -d '{{"meetingUrl": "https://meet.google.com/abc-defg-hij"}}' \\
   <span id="here"></span>/api/v1/bots</code></pre>
-<script>document.getElementById("here").textContent = location.origin</script>
+<script>{_SCRIPT}</script>
 """
 
 
+_POLICY = policy(script=of_text(_SCRIPT), style=of_text(_STYLE))
+
+
 @router.get("/", response_class=HTMLResponse)
-async def home() -> str:
+async def home(response: Response) -> str:
     """A short page."""
+    response.headers["Content-Security-Policy"] = _POLICY
     return _PAGE

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    WithJsonSchema,
+    field_validator,
+)
 from pydantic.alias_generators import to_camel
 
 from botpool.meetings import PLATFORM_NAMES, read_platform
 from botpool.states import BOT_MAY_SAY, BotStatus, Platform
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 Lease = Annotated[
     int,
@@ -24,6 +34,44 @@ PlatformName = Annotated[
 """A platform by any of its names."""
 
 
+_DEEPEST = 100
+_INTEGERS = range(-(2**63), 2**64)
+
+
+def _kept(value: Any) -> Any:
+    """Refuse what JSON can say and no database can keep."""
+    found, depth = [value], 0
+    while found:
+        depth += 1
+        if depth > _DEEPEST:
+            raise ValueError(f"must not be nested deeper than {_DEEPEST} levels")
+        for each in found:
+            if isinstance(each, str) and not _is_text(each):
+                raise ValueError("must have no NUL (\\u0000) and no half of a surrogate pair")
+            if isinstance(each, int) and each not in _INTEGERS:
+                raise ValueError("must have no integer of more than 64 bits")
+        found = [inner for each in found for inner in _inside(each)]
+    return value
+
+
+def _inside(value: object) -> Iterable[object]:
+    if isinstance(value, dict):
+        return [*value.keys(), *value.values()]
+    return value if isinstance(value, list) else ()
+
+
+def _is_text(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return "\0" not in text
+
+
+Text = Annotated[str, BeforeValidator(_kept)]
+"""A text that the database can keep, outside of a body."""
+
+
 class Wire(BaseModel):
     """One body, of a request or an answer."""
 
@@ -36,7 +84,16 @@ class Wire(BaseModel):
     )
 
 
-class ClaimRequest(Wire):
+class Asked(Wire):
+    """The body of a request: of what the database can keep."""
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _check_kept(cls, value: Any) -> Any:
+        return _kept(value)
+
+
+class ClaimRequest(Asked):
     """The slot's token says it all."""
 
 
@@ -53,7 +110,7 @@ class Claimed(Wire):
     heartbeat_interval_ms: int
 
 
-class HeartbeatRequest(Wire):
+class HeartbeatRequest(Asked):
     """A sign of life."""
 
     lease: Lease
@@ -66,35 +123,35 @@ class HeartbeatAnswer(Wire):
     log_level: str
 
 
-class BotEventIn(Wire):
+class BotEventIn(Asked):
     """Something that happened in the call: a participant came, a message was written."""
 
     type: str = Field(min_length=1, max_length=100, pattern=r"^[\w.:-]+$")
     data: dict[str, Any] = Field(default_factory=dict)
 
 
-class EventsRequest(Wire):
+class EventsRequest(Asked):
     """What a bot tells of its call."""
 
     lease: Lease
     events: list[BotEventIn] = Field(min_length=1, max_length=100)
 
 
-class LogLineIn(Wire):
+class LogLineIn(Asked):
     """A line of a bot's log."""
 
     line: str = Field(max_length=4000)
     level: Literal["debug", "info", "warning", "error"] = "info"
 
 
-class LogsRequest(Wire):
+class LogsRequest(Asked):
     """What a bot logs."""
 
     lease: Lease
     lines: list[LogLineIn] = Field(min_length=1, max_length=500)
 
 
-class StatusRequest(Wire):
+class StatusRequest(Asked):
     """How far a bot says that it has come."""
 
     lease: Lease

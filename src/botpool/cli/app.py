@@ -14,18 +14,20 @@ from rich.table import Table
 from botpool import __version__
 from botpool.cli.doctor import doctor
 from botpool.cli.keys import app as keys_app
+from botpool.cli.recover import recover
 from botpool.cli.serve import ServeRole, serve
 from botpool.cli.slots import app as slots_app
+from botpool.cli.start import start
+from botpool.engines import check_engine
 from botpool.errors import BotpoolError, SetupError
-from botpool.logs import configure_logs
 from botpool.pool import Pool
-from botpool.settings import Settings, load_settings
 from botpool.store import Store, check_schema, migrate, open_database
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from botpool.models import PoolNumbers
+    from botpool.settings import Settings
 
 app = typer.Typer(
     name="botpool",
@@ -33,6 +35,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # Rich's help shows a value for flags, which have none
 )
 
 
@@ -73,21 +76,18 @@ def serve_command(
 
     Migrates the database first. Any number may run on one database.
     """
-    settings = _start()
-    given = {"host": host, "port": port}
-    settings = settings.model_copy(
-        update={name: value for name, value in given.items() if value is not None}
-    )
+    options = {"host": host, "port": port}
+    settings = start(**{name: value for name, value in options.items() if value is not None})
     asyncio.run(serve(settings, role, stop_bots=stop_bots))
 
 
-@app.command("migrate")
+@app.command("migrate", short_help="Bring the database to this botpool's schema.")
 def migrate_command() -> None:
     """Bring the database to this botpool's schema, and show what was done.
 
     Also lets its pools be as the settings say. Safe at any time, and by several at once.
     """
-    settings = _start()
+    settings = start()
     applied = asyncio.run(_migrate(settings))
     for name in applied:
         typer.echo(f"applied {name}")
@@ -96,18 +96,19 @@ def migrate_command() -> None:
 
 
 async def _migrate(settings: Settings) -> list[str]:
+    check_engine(settings)
     async with open_database(settings) as database:
         applied = await migrate(database)
         await Pool(Store(database), settings).configure()
     return applied
 
 
-@app.command()
+@app.command(short_help="Show how many slots and waiting bots there are.")
 def status(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show how many slots each platform has, in which status, and how many bots wait."""
-    settings = _start()
+    settings = start()
     numbers = asyncio.run(_numbers(settings))
     if as_json:
         typer.echo(json.dumps([dataclasses.asdict(row) for row in numbers], indent=2))
@@ -132,13 +133,8 @@ def _table(numbers: Sequence[PoolNumbers]) -> Table:
     return table
 
 
-app.command("doctor")(doctor)
-
-
-def _start() -> Settings:
-    settings = load_settings()
-    configure_logs(settings.log_level, settings.log_format)
-    return settings
+app.command("recover", short_help="Find what is stuck, and mend it.")(recover)
+app.command("doctor", short_help="Say what is wrong, and how to mend it.")(doctor)
 
 
 def main() -> None:

@@ -68,23 +68,26 @@ async def _diagnose(engine: ExaminedEngine | None) -> list[Finding]:
 
 
 def _table(findings: Sequence[Finding]) -> Table:
-    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 1, 0))
-    table.add_column("check", max_width=16, overflow="fold")
+    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("check", max_width=16)
     table.add_column("result", max_width=8)
-    table.add_column("found", ratio=5, overflow="fold")
-    table.add_column("how to mend it", ratio=4, overflow="fold")
+    table.add_column("found, and how to mend it", overflow="fold")
     for finding in findings:
         about = f"{finding.engine}: " if finding.engine else ""
-        # As they are: they may look like Rich's markup.
-        table.add_row(
-            Text(f"{about}{finding.check}"),
-            Text(finding.result, _STYLES[finding.result]),
-            Text(finding.found),
-            Text(finding.mend),
-        )
+        # As it is: it may look like Rich's markup.
+        found = Text(finding.found)
+        if finding.mend:
+            found.append(f"\n→ {finding.mend}", "bold")
+        result = Text(finding.result, _STYLES[finding.result])
+        table.add_row(Text(f"{about}{finding.check}"), result, found)
     return table
 
 
 def _summary(findings: Sequence[Finding]) -> str:
-    counts = Counter(finding.result for finding in findings)
-    return ", ".join(f"{counts[result]} {result}" for result in _STYLES if counts[result])
+    counts = Counter(str(finding.result) for finding in findings)
+    plural = {result: f"{result}s" for result in ("warning", "problem")}
+    return ", ".join(
+        f"{count} {plural.get(result, result) if count > 1 else result}"
+        for result in _STYLES
+        if (count := counts[result])
+    )

@@ -14,8 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from botpool.access import Access
-from botpool.logs import configure_logs
-from botpool.settings import load_settings
+from botpool.cli.start import start
 from botpool.states import Role
 from botpool.store import Store, check_schema, open_database
 
@@ -82,8 +81,7 @@ async def _revoke(key_id: int) -> ApiKey:
 
 @asynccontextmanager
 async def _opened() -> AsyncIterator[Access]:
-    settings = load_settings()
-    configure_logs(settings.log_level, settings.log_format)
+    settings = start()
     async with open_database(settings) as database:
         await check_schema(database)
         yield Access(Store(database), settings)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from contextlib import suppress
 from enum import StrEnum
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -23,7 +24,10 @@ class ServeRole(StrEnum):
 
 
 async def serve(settings: Settings, role: ServeRole, *, stop_bots: bool) -> None:
-    """Run botpool until SIGINT or SIGTERM. The same again ends it at once."""
+    """Run botpool until SIGINT or SIGTERM, or its terminal is closed.
+
+    Either of the first two, again, ends it at once.
+    """
     # Here, because it takes long to import, and no other command needs it.
     from botpool.serving import serving, stop_every_bot  # noqa: PLC0415
 
@@ -38,21 +42,30 @@ async def serve(settings: Settings, role: ServeRole, *, stop_bots: bool) -> None
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, asked)
+    # A terminal that closes may say so twice. Under nohup it is to be ignored.
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        loop.add_signal_handler(signal.SIGHUP, stop.set)
     try:
         async with serving(
             settings, api=role is not ServeRole.WORKER, worker=role is not ServeRole.API
         ) as served:
             if served.url is None:
-                typer.echo("botpool works")
+                _say("botpool works")
             else:
-                typer.echo(f"botpool listens on {served.url}")
-                typer.echo(f"sign in:  {served.url}/sign-in?key={quote(served.admin_key)}")
-                typer.echo(f"the API:  {served.url}/docs")
+                _say(f"botpool listens on {served.url}")
+                _say(f"sign in:  {served.url}/sign-in?key={quote(served.admin_key)}")
+                _say(f"the API:  {served.url}/docs")
             await stop.wait()
             if stop_bots:
-                typer.echo("stopping every bot …")
-                typer.echo(f"stopped {await stop_every_bot(served.pool, settings)}")
-            typer.echo("shutting down …")
+                _say("stopping every bot …")
+                _say(f"stopped {await stop_every_bot(served.pool, settings)}")
+            _say("shutting down …")
     except asyncio.CancelledError:
-        typer.echo("ended at once", err=True)
+        _say("ended at once", err=True)
         raise SystemExit(130) from None
+
+
+def _say(line: str, *, err: bool = False) -> None:
+    """Print a line. That nobody can read it, as in a closed terminal, changes nothing."""
+    with suppress(OSError):
+        typer.echo(line, err=err)

@@ -13,12 +13,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from botpool.cli.start import start
 from botpool.engines import make_engines
 from botpool.errors import SettingsInvalid
 from botpool.importing import ImportedApplication, Orders, Outcome, import_slots
-from botpool.logs import configure_logs
 from botpool.pool import Pool
-from botpool.settings import load_settings
 from botpool.store import Store, check_schema, open_database
 
 if TYPE_CHECKING:
@@ -72,8 +71,7 @@ def import_command(
 
 
 async def _import(orders: Orders) -> list[ImportedApplication]:
-    settings = load_settings()
-    configure_logs(settings.log_level, settings.log_format)
+    settings = start()
     async with open_database(settings) as database:
         await check_schema(database)
         store = Store(database)

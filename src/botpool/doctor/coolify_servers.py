@@ -1,0 +1,170 @@
+"""The servers that Coolify deploys to: whether they can be used, and how they are set up."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pydantic import TypeAdapter
+
+from botpool.engines.coolify_api import Destination, ServerSettings, version_number
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from botpool.doctor.coolify_access import Reader
+    from botpool.doctor.findings import Check, Report
+    from botpool.engines.coolify_api import Application, CoolifyApi, Server
+    from botpool.settings import Settings
+
+_DESTINATIONS = TypeAdapter(list[Destination])
+_KEEPS_IMAGES_SINCE = version_number("4.0.0-beta.453")
+_STOPS_GENTLY_SINCE = version_number("4.0.0-beta.467")
+_SETTING = "BOTPOOL_COOLIFY_SERVER_UUID"
+_DESTINATION = "BOTPOOL_COOLIFY_DESTINATION_UUID"
+
+
+async def examine_servers(
+    report: Report,
+    settings: Settings,
+    reader: Reader,
+    api: CoolifyApi,
+    servers: Mapping[str, str | None],
+    listed: Sequence[Application] | None,
+    version: str,
+) -> None:
+    """Look at each server that the settings name, with its destination. `listed` may be missing."""
+    there: dict[str, Server] = {}
+    async with report.check("server") as check:
+        there = {server.uuid: server for server in await api.servers()}
+        if not servers:
+            check.not_checked(f"There are {_names(there.values())}", f"Set {_SETTING}.")
+        for uuid in servers:
+            _check_server(check, uuid, there.get(uuid), _names(there.values()))
+    for uuid, destination in servers.items():
+        server = there.get(uuid)
+        if server is not None:
+            await _examine_destination(report, reader, server, destination, listed)
+            await _examine_settings(report, settings, server, version)
+
+
+def _check_server(check: Check, uuid: str, server: Server | None, names: str) -> None:
+    if server is None:
+        check.problem(f"There is no server {uuid}. There are {names}", f"Mend {_SETTING}.")
+        return
+    inner = server.settings or ServerSettings()
+    name = f"{server.name} ({uuid})"
+    if False in {server.is_reachable, inner.is_reachable}:
+        check.problem(
+            f"Coolify can't reach {name}",
+            "Look at the server and its SSH key in Coolify, and validate it there.",
+        )
+    elif False in {server.is_usable, inner.is_usable}:
+        check.problem(
+            f"Coolify can reach {name}, and not use it",
+            "Validate the server in Coolify, which installs Docker there.",
+        )
+    else:
+        check.ok(f"{name} can be reached and used")
+
+
+async def _examine_destination(
+    report: Report,
+    reader: Reader,
+    server: Server,
+    wanted: str | None,
+    listed: Sequence[Application] | None,
+) -> None:
+    """Newer Coolifys list destinations. Older ones show those that applications are on."""
+    async with report.check("destination", f"Mend {_DESTINATION}.") as check:
+        told = await reader.read(f"/servers/{server.uuid}/destinations", _DESTINATIONS)
+        whole = told is not None
+        if told is None:
+            told = [
+                application.destination
+                for application in listed or []
+                if application.destination is not None and application.server is not None
+            ]
+            elsewhere = {each.uuid for each in told if _server(each) != server.uuid}
+            told = [each for each in told if _server(each) == server.uuid]
+        else:
+            elsewhere = set()
+        found = sorted({each.uuid for each in told if each.uuid})
+        names = ", ".join(found) or "none"
+        if wanted is None and len(found) > 1:
+            check.problem(
+                f"{server.name} has several destinations: {names}", f"Set {_DESTINATION}."
+            )
+        elif wanted is not None and (wanted in elsewhere or (whole and wanted not in found)):
+            check.problem(
+                f"{wanted} is no destination of {server.name}, which has {names}",
+                f"Mend {_DESTINATION}.",
+            )
+        elif wanted in found or (wanted is None and whole):
+            check.ok(f"{server.name}: {wanted or names}")
+        else:
+            check.not_checked(f"Coolify doesn't tell the destinations of {server.name}")
+
+
+async def _examine_settings(
+    report: Report, settings: Settings, server: Server, version: str
+) -> None:
+    ours = settings.max_concurrent_deployments
+    found = server.settings
+    if found is None:
+        return
+    async with report.check("deployments at a time") as check:
+        builds = found.concurrent_builds
+        if builds is not None and builds < ours:
+            check.warning(
+                f"{server.name} runs {builds}, and botpool starts {ours}: the others queue there",
+                f"Set the concurrent builds of the server to {ours} in Coolify, or"
+                f" BOTPOOL_MAX_CONCURRENT_DEPLOYMENTS={builds}.",
+            )
+        elif builds is not None:
+            check.ok(f"{server.name} runs {builds}, and botpool starts {ours}")
+    async with report.check("deployment queue") as check:
+        limit = found.deployment_queue_limit
+        if limit is not None and limit < ours:
+            check.warning(
+                f"{server.name} queues {limit}, and botpool starts {ours}: some would get lost, and"
+                " be tried again",
+                f"Set the deployment queue limit of the server to {ours} or more in Coolify.",
+            )
+        elif limit is not None:
+            check.ok(f"{server.name} queues up to {limit}")
+    async with report.check("image clean-up") as check:
+        _check_cleanup(check, server.name, found, version)
+
+
+def _check_cleanup(check: Check, name: str, found: ServerSettings, version: str) -> None:
+    """A clean-up removes what no container uses, and the image of an idle pool is that.
+
+    It comes on schedule (forced) or when the disk is full beyond the threshold, and up to beta.466
+    with every stop as well. Since beta.453 it leaves the images of applications alone, unless that
+    retention is off.
+    """
+    number = version_number(version)
+    keeps = number >= _KEEPS_IMAGES_SINCE and not found.disable_application_image_retention
+    if keeps:
+        check.ok(f"{name} keeps the images of applications")
+        return
+    when = []
+    if number < _STOPS_GENTLY_SINCE:
+        when.append("with every stop")
+    if found.force_docker_cleanup is not False:
+        when.append("on schedule")
+    threshold = found.docker_cleanup_threshold
+    full = "nearly full" if threshold is None else f"{threshold} % full"
+    when.append(f"when the disk is {full}")
+    mend = "Turn off `Disable application image retention` in the server's Docker Cleanup."
+    if number < _KEEPS_IMAGES_SINCE:
+        mend = "Update Coolify to 4.0.0-beta.453 or later, which keeps the images of applications."
+    check.warning(f"{name} throws the image away, {', '.join(when)}", mend)
+
+
+def _server(destination: Destination) -> str | None:
+    return None if destination.server is None else destination.server.uuid
+
+
+def _names(servers: Iterable[Server]) -> str:
+    return ", ".join(f"{server.uuid} ({server.name})" for server in servers) or "none"

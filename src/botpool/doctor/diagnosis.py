@@ -1,0 +1,135 @@
+"""Every check, in order."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from botpool.doctor.address import examine_address, examine_way
+from botpool.doctor.coolify import examine_coolify
+from botpool.doctor.database import examine_database
+from botpool.doctor.docker import examine_docker
+from botpool.doctor.findings import Finding, Report, Result
+from botpool.doctor.images import examine_images
+from botpool.doctor.process import examine_process
+from botpool.settings import unknown_variables
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import httpx
+
+    from botpool.doctor.database import Known
+    from botpool.errors import SettingsInvalid
+    from botpool.settings import Settings
+
+ENGINES = ("process", "docker", "coolify")
+"""The engines that can be examined."""
+
+_SECONDS = 60.0
+"""How long all checks of an engine may take together."""
+
+
+async def diagnose(
+    settings: Settings,
+    engine: str | None = None,
+    *,
+    coolify_transport: httpx.AsyncBaseTransport | None = None,
+) -> list[Finding]:
+    """Check the database, the settings, and the engines that are used; or `engine` instead.
+
+    Used are the engine of the settings and those that slots are on. Changes nothing, ends in
+    bounded time whatever hangs, raises nothing, and shows no secret.
+    """
+    report = Report()
+    await _examine_variables(report)
+    known = await examine_database(report, settings)
+    await examine_address(report, settings)
+    used = await _examine_engines(report, settings, known) if engine is None else [engine]
+    examined = await asyncio.gather(
+        *(_examine(name, settings, known, coolify_transport) for name in used)
+    )
+    findings = [*report.findings, *(finding for each in examined for finding in each)]
+    return [_without_secrets(finding, settings) for finding in findings]
+
+
+def unreadable_settings(error: SettingsInvalid) -> Finding:
+    """What is found if there are no settings to begin with."""
+    return Finding(
+        check="settings",
+        engine=None,
+        result=Result.PROBLEM,
+        found=str(error),
+        mend="Mend it: docs/reference/settings.md has every setting.",
+    )
+
+
+async def _examine_variables(report: Report) -> None:
+    async with report.check("settings") as check:
+        for name, meant in unknown_variables().items():
+            advice = f"Write {meant} if that is meant." if meant else "Take it away."
+            check.warning(f"{name} is no setting of botpool", advice)
+
+
+async def _examine_engines(report: Report, settings: Settings, known: Known | None) -> list[str]:
+    """The engines that are used, of those that can be."""
+    of_slots = {slot.engine for slot in known.slots} if known is not None else set()
+    used = [settings.engine, *sorted(of_slots - {settings.engine})]
+    async with report.check("engine") as check:
+        names = ", ".join(ENGINES)
+        if settings.engine not in ENGINES:
+            check.problem(
+                f"There is no engine {settings.engine}", f"Set BOTPOOL_ENGINE to one of {names}."
+            )
+        else:
+            check.ok(f"New slots are made on {settings.engine}")
+        for lost in sorted(of_slots - {*ENGINES} - {settings.engine}):
+            check.problem(
+                f"Slots are on the engine {lost}, which this botpool doesn't know",
+                "Start the botpool that made them, or delete them.",
+            )
+    return [name for name in used if name in ENGINES]
+
+
+async def _examine(
+    engine: str,
+    settings: Settings,
+    known: Known | None,
+    coolify_transport: httpx.AsyncBaseTransport | None,
+) -> list[Finding]:
+    report = Report(engine)
+    async with report.check("all checks", "Run it again.", seconds=_SECONDS):
+        if engine != "process":
+            await examine_images(report, settings, engine, known)
+            await examine_way(report, settings, engine)
+        if engine == "process":
+            await examine_process(report, settings)
+        elif engine == "docker":
+            await examine_docker(report, settings, known)
+        else:
+            await examine_coolify(report, settings, known, coolify_transport)
+    return report.findings
+
+
+def _without_secrets(finding: Finding, settings: Settings) -> Finding:
+    """The last line of defence: no check shows a secret in the first place."""
+    found = finding.found
+    for secret in _secrets(settings):
+        found = found.replace(secret, "…")
+    return replace(finding, found=found)
+
+
+def _secrets(settings: Settings) -> Iterable[str]:
+    named = (
+        settings.database_url,
+        settings.coolify_api_token,
+        settings.admin_key,
+        settings.webhook_secret,
+    )
+    for secret in named:
+        if secret is not None:
+            yield secret.get_secret_value()
+    token = settings.coolify_api_token
+    if token is not None and (inner := token.get_secret_value().partition("|")[2]):
+        yield inner

@@ -1,0 +1,47 @@
+"""Whether the hosts of an engine have room for the pool, and whether slots are on others."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from botpool.doctor.database import Known
+    from botpool.doctor.findings import Report
+    from botpool.settings import Settings
+
+
+async def examine_room(report: Report, settings: Settings, hosts: int) -> None:
+    """Warn if so many hosts can't have as many slots as the pool may grow to."""
+    async with report.check("room") as check:
+        if settings.max_slots_per_host is None:
+            return
+        most = settings.max_slots_per_host * hosts
+        found = f"{most} slots fit on {hosts} host{'s' if hosts > 1 else ''}"
+        if most < settings.max_pool_size:
+            check.warning(
+                f"{found}, and each platform may have {settings.max_pool_size}",
+                "Raise BOTPOOL_MAX_SLOTS_PER_HOST, add hosts, or lower BOTPOOL_MAX_POOL_SIZE.",
+            )
+        else:
+            check.ok(found)
+
+
+async def examine_lost_slots(
+    report: Report, engine: str, hosts: Collection[str], known: Known | None, setting: str
+) -> None:
+    """Warn of slots on hosts that the settings don't name: nobody can reach them."""
+    async with report.check("slots") as check:
+        if known is None:
+            return
+        slots = [slot for slot in known.slots if slot.engine == engine and slot.host]
+        lost = Counter(slot.host for slot in slots if slot.host not in hosts)
+        for host, count in lost.items():
+            check.warning(
+                f"{count} of {len(slots)} slots are on {host}, which {setting} doesn't name",
+                f"Add it to {setting} again, or drain and delete these slots.",
+            )
+        if slots and not lost:
+            check.ok(f"{len(slots)}, each on a host that {setting} names")

@@ -1,0 +1,75 @@
+"""The engine `process`: what it runs, and where."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from botpool.doctor.folders import why_not_writable
+from botpool.doctor.hosts import examine_room
+from botpool.engines import SAMPLE_BOT
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from botpool.doctor.findings import Check, Report
+    from botpool.settings import Settings
+
+_SETTING = "BOTPOOL_PROCESS_COMMAND"
+
+
+async def examine_process(report: Report, settings: Settings) -> None:
+    """Look at the command and at the folder of the slots."""
+    async with report.check("command", f"Mend {_SETTING}.") as check:
+        try:
+            command = shlex.split(settings.process_command or "")
+        except ValueError as error:
+            check.problem(
+                f"{_SETTING} can't be split into words: {error}", "Close its quotation marks."
+            )
+        else:
+            _check_command(check, command)
+    async with report.check("slots folder") as check:
+        folder = settings.data_dir / "slots"
+        why = why_not_writable(folder)
+        if why is None:
+            check.ok(f"{folder} can be written to")
+        else:
+            check.problem(why, "Set BOTPOOL_DATA_DIR to a folder that can be written to.")
+    await examine_room(report, settings, hosts=1)
+
+
+def _check_command(check: Check, command: Sequence[str]) -> None:
+    if not command:
+        check.ok(f"The sample bot: {shlex.join(SAMPLE_BOT)}")
+        return
+    program, *arguments = command
+    path = os.environ.get("PATH", os.defpath)
+    if "/" in program and not Path(program).is_absolute():
+        check.problem(
+            f"{program} would be looked for in the folder of a slot",
+            f"Write its whole path in {_SETTING}.",
+        )
+    elif (found := shutil.which(program, path=path)) is None:
+        why = "can't be executed" if Path(program).exists() else "is not there"
+        check.problem(
+            f"{program} {why}",
+            f"Mend {_SETTING}: a program on the PATH, or the whole path of one.",
+        )
+    elif relative := [each for each in arguments if _is_file_here(each)]:
+        check.warning(
+            f"{' and '.join(relative)} would be looked for in the folder of a slot",
+            f"Write the whole path in {_SETTING}.",
+        )
+    else:
+        check.ok(found)
+
+
+def _is_file_here(argument: str) -> bool:
+    try:
+        return not Path(argument).is_absolute() and Path(argument).is_file()
+    except OSError:
+        return False  # it is too long for a path

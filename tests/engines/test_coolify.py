@@ -1,0 +1,399 @@
+"""The engine on an imitated Coolify: what it asks for, and what it takes for proved."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from unittest.mock import AsyncMock, patch
+
+import pytest
+
+from botpool.engines.base import Container, ContainerSpec, ContainerState
+from botpool.errors import ContainerMissing, EngineRefused, EngineUnavailable
+from tests.coolify import Coolify, Rules
+from tests.engines.conftest import engine_on
+from tests.virtual_time import virtual
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from botpool.engines.coolify import CoolifyEngine
+    from tests.coolify import Application
+
+IMAGE = "registry:5000/x/bot:7"
+CREATED, STARTING, RUNNING, EXITED, FAILED, MISSING = ContainerState
+
+
+@dataclass(frozen=True)
+class Site:
+    """An engine, its Coolify, and the verbs that the tests need."""
+
+    coolify: Coolify
+    engine: CoolifyEngine
+
+    async def created(self, number: int = 1, **changes: Any) -> Container:
+        name = f"pool-zoom-{number:03}"
+        place = {"host": "a", "name": f"{name}-abcdef", "slot_id": number, "slot_name": name}
+        given = {"image": IMAGE, "environment": {"BOTPOOL_URL": "http://pool"}}
+        spec = ContainerSpec(**{**place, **given, **changes})
+        return Container("a", await self.engine.create(spec))
+
+    async def started(self, **environment: str) -> tuple[Container, str]:
+        container = await self.created()
+        deployment = await self.engine.start(container, environment)
+        await self.coolify.idle()
+        return container, deployment
+
+    def made(self, container: Container) -> Application:
+        return self.coolify.applications[container.ref]
+
+    async def reads(self, container: Container, status: str) -> None:
+        """Let Coolify show a status, and every list from before that be forgotten."""
+        self.made(container).history.append((self.coolify.now, status))
+        await asyncio.sleep(3)
+
+    async def state(self, container: Container, deployment: str | None = None) -> ContainerState:
+        return (await self.engine.observe(container, deployment)).state
+
+    def asked(self, since: int = 0, method: str = "") -> list[str]:
+        """The calls that were made, without the uuids in their paths."""
+        return [
+            "/".join([one.method, *(part for part in one.path.split("/") if 0 < len(part) < 24)])
+            for one in self.coolify.requests[since:]
+            if method in one.method
+        ]
+
+    @contextmanager
+    def reply_lost(self, call: str) -> Iterator[None]:
+        """Let a call be made, and nobody hear of it."""
+        api = self.engine._api
+        really = getattr(api, call)
+
+        async def lose(*arguments: Any) -> None:
+            await really(*arguments)
+            raise EngineUnavailable("lost")
+
+        with patch.object(api, call, lose), pytest.raises(EngineUnavailable, match="lost"):
+            yield
+
+
+@asynccontextmanager
+async def site(options: dict[str, Any] | None = None, **rules: Any) -> AsyncIterator[Site]:
+    coolify = Coolify(Rules(**{"servers": ["a"], "requests_per_minute": 10**6, **rules}))
+    engine = engine_on(coolify, **(options or {}))
+    try:
+        yield Site(coolify, engine)
+    finally:
+        await engine.close()
+        await coolify.close()
+
+
+@virtual
+async def test_an_application_is_made_with_everything_it_needs_and_no_public_address() -> None:
+    options = {"cpus": 1.5, "memory": 2 * 2**30, "shm_size": 2**30}
+    async with site(options) as s:
+        made = s.made(await s.created())
+        assert made.created == {
+            "project_uuid": s.coolify.project_uuid,
+            "environment_name": "production",
+            "environment_uuid": s.coolify.environment_uuid,
+            "server_uuid": "a",
+            "destination_uuid": s.coolify.destinations["a"],
+            "docker_registry_image_name": "registry:5000/x/bot",
+            "docker_registry_image_tag": "7",
+            "name": "pool-zoom-001",
+            "description": "[DEPLOYING] Made by botpool test for slot 1 as pool-zoom-001-abcdef",
+            "ports_exposes": "80",
+            "instant_deploy": False,
+            "autogenerate_domain": False,
+            "limits_cpus": "1.5",
+            "limits_memory": "2048m",
+            "custom_docker_run_options": "--init --shm-size=1024m",
+        }
+        assert made.environment == {"BOTPOOL_URL": "http://pool", "POOL_SLOT_UUID": made.uuid}
+        await s.created(2)
+        assert s.asked().count("GET/version") == 1
+
+
+@pytest.mark.parametrize("version", ["4.0.0-beta.453", "4.0.0-beta.454", "4.0.0"])
+@virtual
+async def test_nothing_is_sent_that_was_not_chosen_or_that_an_old_coolify_would_refuse(
+    version: str,
+) -> None:
+    async with site(version=version) as s:
+        s.engine._servers["a"] = None  # it has only one destination
+        made = s.made(await s.created())
+        assert ("autogenerate_domain" in made.created) == (version != "4.0.0-beta.453")
+        assert not made.created.keys() & {"destination_uuid", "limits_cpus", "limits_memory"}
+
+
+@pytest.mark.parametrize("image", [None, "", "bot@sha256:0"])
+@virtual
+async def test_nothing_is_made_of_no_image_or_of_one_without_a_tag(image: str | None) -> None:
+    async with site() as s:
+        with pytest.raises(EngineRefused):
+            await s.created(image=image)
+        assert s.asked(method="POST") == []
+
+
+@virtual
+async def test_an_application_whose_reply_was_lost_is_found_again() -> None:
+    async with site() as s:
+        with s.reply_lost("create_application"):
+            await s.created()
+        container = await s.created()
+        assert [*s.coolify.applications] == [container.ref]
+        assert s.made(container).environment["POOL_SLOT_UUID"] == container.ref
+        await s.reads(container, "running:unknown")
+        with pytest.raises(EngineRefused, match="runs"):
+            await s.created()
+        other = await s.created(name="pool-zoom-001-fedcba")
+        assert [*s.coolify.applications] == [container.ref, other.ref]
+        assert container != other
+
+
+@virtual
+async def test_an_application_that_is_deleted_while_it_is_made_is_not_taken_for_made() -> None:
+    async with site() as s:
+        s.engine._api.set_environment = AsyncMock(return_value=False)  # type: ignore[method-assign]
+        with pytest.raises(EngineUnavailable, match="deleted"):
+            await s.created()
+
+
+@virtual
+async def test_a_description_and_logs_are_cut_to_what_fits() -> None:
+    async with site() as s:
+        container, _ = await s.started()
+        await s.engine.describe(container, "é" * 300)
+        assert s.made(container).description == "é" * 255
+        for number in range(3):
+            s.made(container).containers[0].say(str(number))
+        assert await s.engine.logs(container, 2) == ["1", "2"]
+        assert await s.engine.logs(container, 0) == []
+        await s.engine.logs(container, 10**6)
+        assert [one.query["lines"] for one in s.coolify.requests[-2:]] == ["2", "10000"]
+
+
+# Starts
+
+
+@virtual
+async def test_a_start_sets_its_environment_first_if_it_has_any_and_the_container_has_it() -> None:
+    async with site() as s:
+        container, _ = await s.started(BOT_DATA="one")
+        for data in ("one", "two"):
+            (running,) = s.made(container).containers
+            assert running.environment["BOT_DATA"] == data
+            assert running.environment["POOL_SLOT_UUID"] == container.ref
+            assert running.environment["BOTPOOL_URL"] == "http://pool"
+            await s.coolify.stop_by_hand(container.ref)
+            await s.engine.start(container, {"BOT_DATA": "two"})
+            await s.coolify.idle()
+        await s.coolify.stop_by_hand(container.ref)
+        before = len(s.coolify.requests)
+        await s.engine.start(container, {})
+        assert s.asked(before, "P") == ["POST/applications/start"]
+
+
+@pytest.mark.parametrize("environment", [{}, {"BOT_DATA": "x"}])
+@virtual
+async def test_an_application_that_is_gone_can_not_be_started(environment: dict[str, str]) -> None:
+    async with site() as s:
+        container = await s.created()
+        s.coolify.applications.clear()
+        with pytest.raises(ContainerMissing):
+            await s.engine.start(container, environment)
+        assert ("POST/applications/start" in s.asked()) == (environment == {})
+        await s.engine.stop(container, 1)
+        assert await s.state(container) is MISSING
+        assert s.engine._stopped_at == s.engine._view._changed == {}
+
+
+@virtual
+async def test_what_is_starting_or_runs_is_not_started_again() -> None:
+    async with site(pull_seconds=50, status_lag_seconds=300) as s:
+        container = await s.created()
+        first = await s.engine.start(container, {})
+        assert await s.engine.start(container, {"BOT_DATA": "two"}) == first
+        await s.coolify.idle()
+        assert await s.state(container) is RUNNING
+        again = await s.engine.start(container, {"BOT_DATA": "two"})
+        assert again not in s.coolify.deployments
+        assert await s.state(container, again) is RUNNING
+        assert (len(s.coolify.deployments), s.coolify.started[container.ref]) == (1, 1)
+        assert "BOT_DATA" not in s.made(container).environment
+
+
+@virtual
+async def test_what_was_proved_lately_need_not_be_looked_at_before_a_start() -> None:
+    start = ["PATCH/applications/envs/bulk", "POST/applications/start", "GET/deployments"]
+    look = ["GET/deployments/applications", "GET/applications/logs"]
+    for seconds, asked in ((9, start), (10, [*look, *start])):
+        async with site() as s:
+            container = await s.created()
+            assert await s.state(container) is CREATED
+            await asyncio.sleep(seconds)
+            before = len(s.coolify.requests)
+            await s.engine.start(container, {"BOT_DATA": "x"})
+            assert s.asked(before) == asked
+
+
+@virtual
+async def test_one_proof_is_good_for_one_start() -> None:
+    async with site() as s:
+        container = await s.created()
+        assert await s.state(container) is CREATED
+        with s.reply_lost("start"):
+            await s.engine.start(container, {})
+        await s.coolify.idle()
+        await s.engine.start(container, {})
+        assert len(s.coolify.deployments) == 1
+
+
+@virtual
+async def test_a_start_is_followed_by_the_deployment_under_way_whatever_it_named() -> None:
+    async with site(pull_seconds=50, concurrent_builds=1, deployment_queue_limit=1) as s:
+        first, second, third = [await s.created(number) for number in (1, 2, 3)]
+        # For the first it names none. Then its queue is full, and it names what is not there.
+        for container in (first, second):
+            assert await s.state(container) is CREATED
+            deployment = await s.coolify.start_by_hand(container.ref)
+            assert await s.engine.start(container, {}) == deployment
+        with pytest.raises(EngineUnavailable, match="queue is full"):
+            await s.engine.start(third, {})
+        await s.coolify.idle()
+        assert await s.engine.start(third, {}) in s.coolify.deployments
+
+
+# What is seen
+
+
+@virtual
+async def test_a_start_is_what_its_deployment_is_until_that_is_finished() -> None:
+    async with site(pull_seconds=50, concurrent_builds=1) as s:
+        containers = [await s.created(number) for number in (1, 2, 3)]
+        runs, cancelled, fails = [await s.engine.start(one, {}) for one in containers]
+        found = await s.engine.observe(containers[0], runs)
+        assert (found.state, found.deployment) == (STARTING, runs)
+        assert await s.state(containers[2], fails) is STARTING
+        s.coolify.cancel_deployment(s.coolify.deployments[cancelled])
+        await asyncio.sleep(10)
+        s.coolify.registry_answers = False
+        await s.coolify.idle()
+        await asyncio.sleep(3)
+        assert await s.state(containers[0], runs) is RUNNING
+        assert await s.state(containers[1], cancelled) is FAILED
+        found = await s.engine.observe(containers[2], fails)
+        assert (found.state, found.detail) == (FAILED, f"deployment {fails} is failed")
+
+
+@virtual
+async def test_each_status_has_its_meaning() -> None:
+    meanings = {
+        **dict.fromkeys(("running:healthy", "running:unhealthy", "running:unknown"), RUNNING),
+        **dict.fromkeys(("exited:unhealthy", "stopped"), EXITED),
+        **dict.fromkeys(("degraded:unhealthy", "error"), FAILED),
+        **dict.fromkeys(("starting:unknown", "paused:unknown", "restarting:unknown"), STARTING),
+    }
+    async with site() as s:
+        container, deployment = await s.started()
+        await s.coolify.stop_by_hand(container.ref)
+        for status, state in meanings.items():
+            await s.reads(container, status)
+            assert await s.state(container) is state, status
+            # Since its start it was up, so one that comes up again and again has ended.
+            expected = EXITED if status == "restarting:unknown" else state
+            found = await s.engine.observe(container, deployment)
+            assert (found.state, found.detail) == (expected, status)
+
+
+@virtual
+async def test_a_status_from_before_the_start_hides_no_container_that_runs() -> None:
+    async with site(status_lag_seconds=300) as s:
+        container, deployment = await s.started()
+        assert await s.state(container, deployment) is RUNNING
+        assert await s.state(container) is RUNNING
+        with pytest.raises(EngineRefused):
+            await s.engine.remove(container)
+        await s.coolify.stop_by_hand(container.ref)
+        assert await s.state(container) is EXITED
+
+
+@virtual
+async def test_nothing_is_proved_while_a_deployment_is_under_way() -> None:
+    async with site(pull_seconds=50, concurrent_builds=1) as s:
+        first, second = await s.created(1), await s.created(2)
+        for container in (first, second):  # in progress, and queued
+            deployment = await s.engine.start(container, {})
+            found = await s.engine.observe(container)
+            assert (found.state, found.deployment) == (STARTING, deployment)
+            with pytest.raises(EngineRefused):
+                await s.engine.remove(container)
+
+
+# Stops
+
+
+@pytest.mark.parametrize("version", ["4.3.11", "4.0.0-beta.430"])
+@virtual
+async def test_a_stop_cancels_what_is_under_way(version: str) -> None:
+    async with site(version=version, check_seconds=20) as s:
+        container, _ = await s.started()
+        deployment = str(await s.coolify.start_by_hand(container.ref))
+        await s.engine.stop(container, 1)
+        assert s.asked().count("POST/deployments/cancel") == 1
+        await s.coolify.idle()
+        old = version == "4.0.0-beta.430"  # it can't cancel, and starts it after the stop
+        status = "finished" if old else "cancelled-by-user"
+        assert s.coolify.deployments[deployment].status == status
+        assert await s.state(container) is (RUNNING if old else EXITED)
+
+
+@virtual
+async def test_a_stop_is_not_repeated_within_a_minute_unless_a_deployment_was_seen() -> None:
+    async with site(check_seconds=20, status_lag_seconds=1000) as s:
+        container, _ = await s.started()
+        stops = []
+        for wait in (0, 30, 29, 1, 30):
+            await asyncio.sleep(wait)
+            await s.engine.stop(container, 1)
+            stops.append(s.asked().count("POST/applications/stop"))
+        assert stops == [1, 1, 1, 2, 2]
+        await s.coolify.start_by_hand(container.ref)
+        assert await s.state(container) is STARTING
+        await s.engine.stop(container, 1)
+        await s.coolify.idle()
+        await s.engine.start(container, {})
+        await s.engine.stop(container, 1)
+        assert s.asked().count("POST/applications/stop") == 4
+
+
+@virtual
+async def test_nobody_is_told_what_was_read_before_his_start_or_stop() -> None:
+    async with site() as s:
+        container = await s.created()
+        assert await s.state(container) is CREATED
+        deployment = await s.engine.start(container, {})
+        await s.coolify.idle()
+        s.made(container).history.append((s.coolify.now, "degraded:unhealthy"))
+        assert await s.state(container, deployment) is FAILED
+        await s.engine.stop(container, 1)
+        await s.coolify.idle()
+        assert await s.state(container) is EXITED
+
+
+@virtual
+async def test_what_is_removed_is_gone_and_forgotten_and_its_image_stays() -> None:
+    async with site(delete_seconds=5) as s:
+        container, _ = await s.started()
+        await s.engine.stop(container, 1)
+        await s.coolify.idle()
+        await s.engine.remove(container)
+        assert s.engine._stopped_at == s.engine._proved_at == s.engine._view._changed == {}
+        await s.coolify.idle()
+        await asyncio.sleep(3)
+        assert await s.state(container) is MISSING
+        await s.engine.remove(container)
+        assert s.coolify.servers["a"].images == {IMAGE}

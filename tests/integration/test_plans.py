@@ -94,7 +94,7 @@ HOT: dict[str, tuple[Any, ...]] = {
     "return_slot": ("slot", "me", 1, "deploying", 1000, False, 0),
     "place_slot": ("slot", 1, "process", ["a", "b"], 100_000),
     "settle_pulls": ("process", "a"),
-    "get_host": ("process", "a"),
+    "has_failed": ("process", "a"),
     "note_failure": ("process", "a", "away", 5, 120_000, 60_000),
     "had_container": ("a-1",),
     "admit_deployment": ("slot", 1, 4, "waits"),
@@ -111,7 +111,7 @@ QUIET = {
     *("expire_queue", "assign_waiting", "get_queue_place", "timeline"),
     *("renew_claims", "return_slot", "wake_pull"),
     *("set_slot_token", "get_slot_of_token", "list_slots_of_host"),
-    *("settle_pulls", "had_container", "get_host"),
+    *("settle_pulls", "had_container", "has_failed"),
 }
 
 

@@ -67,7 +67,7 @@ class RecoveryQueries(Queries):
 
     async def has_failed(self, engine: str, host: str) -> bool:
         """Whether something failed on a host since something last went well."""
-        return await self._found("get_host", engine, host)
+        return await self._found("has_failed", engine, host)
 
     async def note_success(self, engine: str, host: str) -> list[Transition]:
         """Note that a host does well. Who waited for its slots has them."""

@@ -74,8 +74,8 @@ RETURNING image;
 -- Something has failed on a host. Returns whether it is ill since this moment.
 SELECT note_failure($1, $2, $3, $4, $5, $6) AS ill;
 
--- name: get_host
--- A host on which something has failed since it last went well.
+-- name: has_failed
+-- Whether something has failed on a host since something last went well there.
 SELECT * FROM hosts WHERE engine = $1 AND host = $2 AND failures > 0;
 
 -- name: note_success

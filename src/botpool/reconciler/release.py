@@ -177,14 +177,14 @@ async def _clean(context: Context, slot: Slot, state: ContainerState) -> None:
         context.engine(slot).traits.reusable and state is not ContainerState.MISSING
     ):
         return
-    old = container_of(slot)
+    if old := container_of(slot):
+        # First: what it has written may be what leaves no room for another.
+        await context.engine(slot).remove(old)
     try:
         await create(context, slot, slot.creations + 1)
     except ImageMissing:
         # The next deployment brings the image, and makes the container.
         await context.store.give_up_container(slot, slot.engine, slot.image)
-    if old is not None:
-        await context.engine(slot).remove(old)
 
 
 async def _keep_logs(context: Context, slot: Slot, container: Container) -> None:

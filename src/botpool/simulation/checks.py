@@ -1,0 +1,224 @@
+"""What must hold, seen from outside: in the database, at the engine, and by the bots."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from botpool.engines.base import Container
+from botpool.states import Platform, SlotStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import asyncpg
+
+    from botpool.models import Bot, Slot
+    from botpool.settings import Settings
+    from botpool.simulation.journal import Assignment
+    from botpool.simulation.replicas import Replica
+    from botpool.simulation.world import World
+
+_CALM_SECONDS = 300.0
+_MOST_MINUTES_IDLE_AND_RUNNING = 5
+_SLACK_SECONDS = 900.0
+
+
+def longest_life(settings: Settings, longest_stay: float) -> float:
+    """Within how many seconds every bot ends, whatever crashes.
+
+    Each launch waits for a slot, and is given up when it takes too long. In its call a bot stays
+    as long as it likes, and is ended when it is silent or was told to leave. The rest is for
+    troubles: steps that hang, claims that expire, and times in which no replica is well.
+    """
+    launch = settings.max_queue_timeout_ms + settings.deploy_timeout_ms + settings.claim_ttl_ms
+    leave = settings.leave_grace_ms + 2 * settings.recovery_interval_ms
+    silence = getattr(settings, "heartbeat_freshness_ms", 300_000)
+    call = 2 * (longest_stay + 300)  # it may come back once
+    in_all_ms = settings.max_launch_attempts * (launch + silence) + silence + leave
+    return in_all_ms / 1000 + call + _SLACK_SECONDS
+
+
+class Checks:
+    """Tells the world of every promise that is broken."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._pulls: dict[tuple[str, str], list[tuple[Replica, int, int]]] = {}
+        self._idle_and_running: Counter[Container] = Counter()
+        self.made = 0
+        """How often everything was looked at."""
+
+    # As it happens
+
+    def answered(self, what: str, assignment: Assignment, asked: int) -> None:
+        """Something of an assignment was answered that was asked after so many transitions."""
+        over = self._world.journal.over.get(assignment)
+        if over is not None and over <= asked:
+            self._world.broken(
+                "nothing of an ended lease is answered",
+                f"{what} of slot {assignment[0]}, lease {assignment[1]}",
+            )
+
+    def claimed(
+        self, run: object, assignment: Assignment, bot: Bot, told: tuple[int, int] | None
+    ) -> None:
+        """A container was told who it is."""
+        if self._world.journal.bots.get(assignment) != bot.id:
+            self._world.broken("a claim is answered with the bot of its lease", str(run))
+        if told is not None and told != (bot.id, assignment[1]):
+            self._world.broken(
+                "nothing of one bot reaches the next",
+                f"{run} was started for bot {told[0]}, lease {told[1]}, and claims bot {bot.id},"
+                f" lease {assignment[1]}",
+            )
+
+    @contextmanager
+    def pulling(self, replica: Replica, key: tuple[str, str]) -> Iterator[None]:
+        """A replica pulls an image for the length of the block.
+
+        Two may at a time only where one of them was killed, paused or cut off, or the clock jumped:
+        then its claim may have expired.
+        """
+        jumps = self._world.jumps
+        pulls = self._pulls.setdefault(key, [])
+        for other, disturbed, jumped in pulls:
+            if other.disturbed == disturbed and jumped == jumps:
+                self._world.broken(
+                    "one pull of an image on a host at a time",
+                    f"{other.name} and {replica.name}: {key}",
+                )
+        entry = (replica, replica.disturbed, jumps)
+        pulls.append(entry)
+        try:
+            yield
+        finally:
+            pulls.remove(entry)
+
+    def starting(self, replica: Replica, container: Container) -> None:
+        """A container is started: nothing of its slot's may run, unless who starts it is late."""
+        engine = self._world.engine
+        if container not in engine.containers() or not self._can_tell():
+            return
+        late = asyncio.get_running_loop().time() - replica.last_disturbed < _CALM_SECONDS
+        others = self._running_of(engine.slot_of(container)) - {container}
+        if others and not late:
+            self._world.broken(
+                "nothing is started before the last one of its slot is proved stopped",
+                f"{container.ref} is, and {', '.join(other.ref for other in others)} runs",
+            )
+
+    def transition(self, row: asyncpg.Record) -> None:
+        """A slot became idle: nothing of it may run."""
+        if row["machine"] != "slot" or row["to_status"] != SlotStatus.IDLE or not self._can_tell():
+            return
+        running = self._running_of(row["slot_id"])
+        if running:
+            self._world.broken(
+                "a slot is idle once its container is proved stopped",
+                f"{row['slot_name']} is idle, and {', '.join(one.ref for one in running)} runs",
+            )
+
+    def _can_tell(self) -> bool:
+        """Whether the engine's word is a proof: what it says is true, and of now."""
+        faults = self._world.engine.faults
+        return not self._world.profile.lies and faults.lag == 0
+
+    def _running_of(self, slot_id: int) -> set[Container]:
+        engine = self._world.engine
+        return {one for one in engine.running() if engine.slot_of(one) == slot_id}
+
+    # Every minute
+
+    async def make(self) -> None:
+        """Look at everything."""
+        self.made += 1
+        world = self._world
+        for promise in await world.store.broken_invariants():
+            world.broken("the database's invariants hold", promise)
+        slots = await world.store.list_slots()
+        self._check_hosts(slots)
+        self._check_idle(slots)
+        await self._check_queue()
+        self._check_lives()
+
+    def _check_hosts(self, slots: list[Slot]) -> None:
+        under_way = Counter(
+            slot.host
+            for slot in slots
+            if slot.status is SlotStatus.DEPLOYING and slot.deployment_started_at is not None
+        )
+        most = self._world.settings.max_concurrent_deployments
+        for host, count in under_way.items():
+            if count > most:
+                self._world.broken(f"at most {most} deployments on a host", f"{count} on {host}")
+
+    def _check_idle(self, slots: list[Slot]) -> None:
+        """Whatever was started late in an idle slot is found, and stopped."""
+        engine = self._world.engine
+        running = {*engine.running()}
+        found = Counter[Container]()
+        for slot in slots:
+            container = Container(slot.host or "", slot.container_ref or "")
+            if slot.status is SlotStatus.IDLE and container in running:
+                found[container] = self._idle_and_running[container] + 1
+                if self._world.troubled(container.host):
+                    found[container] = 0
+            if found[container] > _MOST_MINUTES_IDLE_AND_RUNNING:
+                self._world.broken(
+                    "nothing runs in an idle slot for long", f"{container.ref} in {slot.slot_name}"
+                )
+        self._idle_and_running = found
+
+    async def _check_queue(self) -> None:
+        world = self._world
+        bound = 2 * world.settings.poll_interval_ms / 1000 + 10
+        if world.health.seconds < bound:
+            return
+        now = world.database.now()
+        for platform in Platform:
+            for entry in await world.store.list_queue(platform):
+                late = (now - entry.timeout_at).total_seconds()
+                if late > bound:
+                    world.broken(
+                        "no bot waits past its deadline", f"bot {entry.bot_id} by {late:.1f} s"
+                    )
+
+    def _check_lives(self) -> None:
+        world = self._world
+        longest = longest_life(world.settings, world.profile.longest_stay)
+        now = asyncio.get_running_loop().time()
+        for bot_id, born in world.journal.live.items():
+            if now - born > longest:
+                world.broken(
+                    f"every bot ends within {longest:.0f} s", f"bot {bot_id} lives {now - born:.0f}"
+                )
+
+    # At the end
+
+    async def unrest(self) -> list[str]:
+        """Whatever is not as it must be once nothing goes wrong and nobody asks for anything."""
+        world, engine = self._world, self._world.engine
+        slots = await world.store.list_slots()
+        owned = {Container(slot.host or "", slot.container_ref or "") for slot in slots}
+        queues = [await world.store.list_queue(platform) for platform in Platform]
+        pulls = await world.store.list_pulls()
+        return [
+            *(f"bot {bot_id} has not ended" for bot_id in world.journal.live),
+            *(f"bot {entry.bot_id} waits" for queue in queues for entry in queue),
+            *(f"{s.slot_name} is {s.status}" for s in slots if s.status is not SlotStatus.IDLE),
+            *(
+                f"{slot.slot_name} is held by {slot.claimed_by}"
+                for slot in slots
+                if slot.claimed_until is not None and slot.claimed_until > slot.read_at
+            ),
+            *(f"{container.ref} runs" for container in engine.running()),
+            *(f"{one.ref} belongs to no slot" for one in engine.containers() if one not in owned),
+            *(
+                f"{pull.image} is being pulled to {pull.host}"
+                for pull in pulls
+                if pull.status == "pulling"
+            ),
+        ]

@@ -1,0 +1,355 @@
+"""What runs: replicas, an engine, bots, and those who ask for bots, for so many hours.
+
+Then the troubles cease, and all of it has to come to rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from math import ceil
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import structlog
+
+from botpool.engines.simulated import SimulatedEngine
+from botpool.errors import (
+    BotNotFound,
+    BotpoolError,
+    ConstraintViolated,
+    DuplicateBot,
+    InvalidRequest,
+    TransitionRefused,
+)
+from botpool.models import NewBot
+from botpool.pool import Pool
+from botpool.reconciler import Reconciler
+from botpool.simulation.bots import Bots, config_of, new_plan
+from botpool.simulation.checks import Checks, longest_life
+from botpool.simulation.replicas import Replica, Unreachable
+from botpool.simulation.troubles import Troubles
+from botpool.simulation.virtual_time import NumberedTask, Process
+from botpool.states import Platform
+from botpool.store import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterator
+    from datetime import timedelta
+
+    from structlog.typing import EventDict
+
+    from botpool.simulation.journal import Journal, RecordedDatabase
+    from botpool.simulation.profiles import Profile
+
+_Result = TypeVar("_Result")
+
+_WAVE_SECONDS = 1800.0
+_WAVE_LENGTH_SECONDS = 90.0
+_IN_WAVES = 0.7
+_REST_SECONDS = 2400.0
+_LOOK_SECONDS = 30.0
+_MOST_ATTEMPTS = 20
+
+
+class PromiseBroken(Exception):
+    """Something did not hold that must."""
+
+
+@dataclass
+class Health:
+    """For how long at least one replica has been well."""
+
+    world: World
+    _since: float | None = None
+
+    def changed(self) -> None:
+        """Something happened to a replica."""
+        if not any(replica.well for replica in self.world.replicas):
+            self._since = None
+        elif self._since is None:
+            self._since = asyncio.get_running_loop().time()
+
+    def again(self) -> None:
+        """Count anew: the clock jumped."""
+        self._since = None
+        self.changed()
+
+    @property
+    def seconds(self) -> float:
+        """For how many seconds."""
+        if self._since is None:
+            return 0.0
+        return asyncio.get_running_loop().time() - self._since
+
+
+class Announcements:
+    """Brings what one replica announces to those who listen, a moment later."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(f"{seed}/announcements")  # noqa: S311 - repeatable
+        self._listeners: list[tuple[str, Callable[[], None]]] = []
+
+    async def tell(self, channels: Any) -> None:
+        """Announce something on these channels."""
+        loop = asyncio.get_running_loop()
+        for channel, heard in self._listeners:
+            if channel in channels:
+                loop.call_later(self._random.uniform(0.001, 0.05), heard)
+
+    @contextmanager
+    def listener(self, channel: str, heard: Callable[[], None]) -> Iterator[None]:
+        """Hear what is announced, for the length of the block."""
+        entry = (channel, heard)
+        self._listeners.append(entry)
+        try:
+            yield
+        finally:
+            self._listeners.remove(entry)
+
+
+@dataclass
+class World:
+    """Everything that there is. `run` lets it run."""
+
+    seed: int
+    hours: float
+    profile: Profile
+    database: RecordedDatabase
+    journal: Journal
+    replicas: list[Replica] = field(default_factory=list)
+    cut_off: set[str] = field(default_factory=set)
+    """The hosts from which nobody reaches us."""
+    jumps: int = 0
+    """How often the clock was moved."""
+
+    def __post_init__(self) -> None:
+        """Put together what the profile asks for."""
+        self.settings = self.profile.settings
+        self.store = Store(self.database)
+        self.process = Process()
+        self.announcements = Announcements(self.seed)
+        self.health = Health(self)
+        self.checks = Checks(self)
+        self.troubles = Troubles(self)
+        self.bots = Bots(self)
+        self.silent_bots_end = hasattr(Reconciler, "recover_once")
+        self.engine = SimulatedEngine(
+            [f"host-{number}" for number in range(1, self.profile.hosts + 1)],
+            seed=self.seed,
+            faults=self.profile.calm,
+            traits=self.profile.traits,
+            started=self.bots.started,
+            now=asyncio.get_running_loop().time,
+        )
+        self.database.journal = self.journal
+        self.journal.watchers.append(self.checks.transition)
+        self._random = random.Random(f"{self.seed}/world")  # noqa: S311 - repeatable
+        self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._started = 0
+        self._resting = False
+        self._over = False
+        self._requests = 0
+
+    # What others need of it
+
+    def broken(self, promise: str, where: str) -> None:
+        """Tell that a promise is broken. The first one counts."""
+        self.journal.note(f"! BROKEN: {promise}: {where}")
+        if not self._broken.done():
+            self._broken.set_exception(PromiseBroken(f"{promise}: {where}"))
+
+    def images(self) -> list[str | None]:
+        """The image of each platform."""
+        return [self.settings.image(platform) for platform in Platform]
+
+    def troubled(self, host: str) -> bool:
+        """Whether there is trouble with a host now."""
+        return not self.engine.reachable(host) or self.engine.faults is self.profile.storm
+
+    def move_clock(self, by: timedelta) -> None:
+        """Let the database's clock jump."""
+        self.database.ahead += by
+        self.jumps += 1
+        self.health.again()
+
+    def replica_ended(self, replica: Replica) -> None:
+        """A replica is over: another one starts before long."""
+        self.replicas.remove(replica)
+        self.health.changed()
+        seconds = (
+            1.0
+            if self._resting
+            else self._random.choice((0.5, 5, 60)) * (self._random.uniform(0.5, 1.5))
+        )
+        asyncio.get_running_loop().call_later(seconds, self._start_replica)
+
+    def _start_replica(self) -> None:
+        if self._over:
+            return
+        self._started += 1
+        replica = Replica(self, self._started)
+        self.replicas.append(replica)
+        self.health.changed()
+        replica.start()
+
+    async def ask(
+        self, chance: random.Random, request: Callable[[Pool], Coroutine[Any, Any, _Result]]
+    ) -> _Result:
+        """What one of the replicas answers. Raises `Unreachable`."""
+        await asyncio.sleep(chance.uniform(0.001, 0.05))
+        if not self.replicas:
+            raise Unreachable
+        return await chance.choice(self.replicas).ask(request)
+
+    # How it goes
+
+    async def run(self) -> None:
+        """Let it run, and come to rest. Raises `PromiseBroken`."""
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(self._unseen)
+        with self._listening_to_logs():
+            scenario = self.process.spawn(self._scenario())
+            try:
+                await asyncio.wait({scenario, self._broken}, return_when=asyncio.FIRST_COMPLETED)
+                if self._broken.done():
+                    self._broken.result()
+                await scenario
+            finally:
+                self._over = True
+                self.process.kill()
+                for replica in [*self.replicas]:
+                    replica.end()
+                await asyncio.sleep(1)
+
+    async def _scenario(self) -> None:
+        await Pool(self.store, self.settings).configure()
+        for _ in range(self.profile.replicas):
+            self._start_replica()
+        watching = self.process.spawn(self._watch())
+        self.troubles.begin()
+        end = self.hours * 3600
+        for at in self._arrivals(end):
+            await asyncio.sleep(at - asyncio.get_running_loop().time())
+            self._requests += 1
+            self.process.spawn(self._request(self._requests))
+        await asyncio.sleep(end - asyncio.get_running_loop().time())
+        self.journal.note("the troubles cease")
+        self._resting = True
+        self.troubles.cease()
+        await self._come_to_rest()
+        watching.cancel()
+
+    def _arrivals(self, end: float) -> list[float]:
+        """When bots are asked for: in waves on the hour and the half hour, and in between."""
+        chance = random.Random(f"{self.seed}/arrivals")  # noqa: S311 - repeatable
+        waves = max(1, ceil(end / _WAVE_SECONDS))
+        return sorted(
+            chance.randrange(waves) * _WAVE_SECONDS + chance.uniform(0, _WAVE_LENGTH_SECONDS)
+            if chance.random() < _IN_WAVES
+            else chance.uniform(0, end)
+            for _ in range(round(self.profile.bots * self.hours))
+        )
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(60)
+            await self.checks.make()
+
+    async def _come_to_rest(self) -> None:
+        """Wait until nothing happens any more; it must, in bounded time."""
+        loop = asyncio.get_running_loop()
+        longest = longest_life(self.settings, self.profile.longest_stay) + _REST_SECONDS
+        deadline = loop.time() + longest
+        while unrest := await self.checks.unrest():
+            if loop.time() > deadline:
+                self.broken(f"all comes to rest within {longest:.0f} s", "; ".join(unrest[:5]))
+                return
+            await asyncio.sleep(_LOOK_SECONDS)
+        await self.checks.make()
+
+    # Those who ask for bots
+
+    async def _request(self, number: int) -> None:
+        """Ask for a bot, as somebody does who asks again when there is no answer."""
+        chance = random.Random(f"{self.seed}/request/{number}")  # noqa: S311 - repeatable
+        plan = new_plan(chance, self.profile.longest_stay, silent_bots_end=self.silent_bots_end)
+        bot = NewBot(
+            platform=chance.choice([*Platform]),
+            meeting_url=f"https://meet.example/{number}",
+            bot_display_name=f"Bot {number}",
+            queue_timeout_ms=chance.choice((1_000, 30_000, 300_000, 600_000)),
+            priority=chance.choice((50, 100, 100, 100)),
+            config=config_of(plan),
+            deduplication_key=f"meeting {number // 2}" if chance.random() < 1 / 10 else None,
+            idempotency_key=f"request {number}",
+            request_digest=str(number).encode(),
+        )
+        bot_id = await self._until_answered(chance, lambda pool: _create(pool, bot))
+        again = await self._until_answered(chance, lambda pool: _create(pool, bot))
+        if None not in {bot_id, again} and bot_id != again:
+            self.broken("a request makes one bot", f"request {number}: {bot_id} and {again}")
+        if bot_id is not None and chance.random() < 1 / 6:
+            await asyncio.sleep(chance.choice((1, 30, 300)) * chance.random())
+            self.journal.note(f"  bot {bot_id} is to stop")
+            await self._until_answered(chance, lambda pool: _stop(pool, bot_id))
+
+    async def _until_answered(
+        self, chance: random.Random, request: Callable[[Pool], Coroutine[Any, Any, _Result]]
+    ) -> _Result | None:
+        for _ in range(_MOST_ATTEMPTS):
+            try:
+                return await self.ask(chance, request)
+            except Unreachable:
+                await asyncio.sleep(chance.uniform(0.2, 5))
+        return None
+
+    # What nobody is to overlook
+
+    def _unseen(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """A task failed, and nobody looked."""
+        task = context.get("task") or context.get("future")
+        error = context.get("exception")
+        if isinstance(task, NumberedTask) and task.process is not None and task.process.dead:
+            return
+        self.broken("no error is overlooked", f"{context['message']}: {error!r} in {task!r}")
+
+    @contextmanager
+    def _listening_to_logs(self) -> Iterator[None]:
+        before = structlog.get_config()
+        structlog.configure(
+            processors=[self._logged],
+            wrapper_class=structlog.make_filtering_bound_logger(30),
+            logger_factory=structlog.ReturnLoggerFactory(),
+            cache_logger_on_first_use=False,
+        )
+        try:
+            yield
+        finally:
+            structlog.configure(**before)
+
+    def _logged(self, _: object, __: str, line: EventDict) -> str:
+        error = sys.exc_info()[1]
+        text = ", ".join(f"{name}={value}" for name, value in line.items() if name != "event")
+        self.journal.note(f"  {line['event']}: {text}")
+        refused = (TransitionRefused, ConstraintViolated, InvalidRequest)
+        expected = (BotpoolError, TimeoutError, asyncio.CancelledError)
+        if isinstance(error, refused) or (error is not None and not isinstance(error, expected)):
+            self.broken("nothing fails but what is foreseen", f"{line['event']}: {error!r}")
+        return ""
+
+
+async def _create(pool: Pool, bot: NewBot) -> int | None:
+    try:
+        return (await pool.create_bot(bot)).bot.id
+    except DuplicateBot:
+        return None
+
+
+async def _stop(pool: Pool, bot_id: int) -> None:
+    try:
+        await pool.stop_bot(bot_id)
+    except BotNotFound:
+        return

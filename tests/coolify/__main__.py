@@ -52,7 +52,7 @@ async def _serve(options: argparse.Namespace) -> None:
     listening = socket.create_server((options.host, options.port))
     print(
         f"COOLIFY_API_URL=http://{options.host}:{listening.getsockname()[1]}",
-        f"COOLIFY_API_TOKEN={coolify.token}",
+        f"COOLIFY_API_TOKEN={shlex.quote(coolify.token)}",
         f"COOLIFY_PROJECT_UUID={coolify.project_uuid}",
         f"COOLIFY_ENVIRONMENT_NAME={coolify.environment_name}",
         f"COOLIFY_SERVER_UUID={','.join(coolify.servers)}",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import signal
 import sys
 from contextlib import asynccontextmanager
@@ -104,7 +105,7 @@ async def served(*options: str) -> AsyncIterator[tuple[dict[str, str], httpx.Asy
     assert process.stdout is not None
     try:
         lines = [(await process.stdout.readline()).decode().strip() for _ in range(6)]
-        said = dict(line.split("=", 1) for line in lines)
+        said = dict(shlex.split(line)[0].split("=", 1) for line in lines)
         token = said["COOLIFY_API_TOKEN"]
         headers = {"Accept": "application/json", "Authorization": f"Bearer {token}"}
         base = f"{said['COOLIFY_API_URL']}/api/v1"

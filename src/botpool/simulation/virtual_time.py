@@ -112,7 +112,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """Seconds since the beginning."""
         return self.now
 
-    def create_task(
+    def create_task(  # type: ignore[override]
         self, coro: Coroutine[Any, Any, _Result], **options: Any
     ) -> NumberedTask[_Result]:
         """A task with a number, of the process of the task that creates it."""

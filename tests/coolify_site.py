@@ -15,11 +15,11 @@ from botpool.engines.coolify_settings import coolify_engine
 from botpool.pool import Pool
 from botpool.reconciler import Reconciler
 from botpool.settings import Settings
+from botpool.simulation.virtual_time import ClockedDatabase
 from botpool.states import BOT_ENDED, BotStatus, SlotStatus
 from botpool.store import Store
 from tests.coolify import Coolify, Rules, TaskContainers
 from tests.scene import Scene
-from tests.virtual_time import clocked_database
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -99,7 +99,7 @@ class CoolifySite(Scene):
             idle = {s.container_ref: s for s in slots if s.status is SlotStatus.IDLE}
             for running in idle.keys() & {*self.coolify.running()}:
                 self.found.append(f"{idle[running].slot_name} is idle, and {running} runs")
-            await asyncio.sleep(1)
+            await asyncio.sleep(3)
 
     def check(self) -> None:
         """What must hold whatever happened, once every bot has ended."""
@@ -119,14 +119,14 @@ class CoolifySite(Scene):
             while True:
                 if await self._statuses(ids) <= BOT_ENDED:
                     return [await self.pool.get_bot(bot_id) for bot_id in ids]
-                await asyncio.sleep(1)
+                await asyncio.sleep(3)
 
     async def until_status(self, ids: list[int], *statuses: BotStatus, within: float) -> None:
         async with asyncio.timeout(within):
             while True:
                 if await self._statuses(ids) <= {*statuses}:
                     return
-                await asyncio.sleep(1)
+                await asyncio.sleep(3)
 
     async def _statuses(self, ids: list[int]) -> set[BotStatus]:
         sql = "SELECT DISTINCT status FROM bots WHERE id = ANY ($1)"
@@ -136,7 +136,7 @@ class CoolifySite(Scene):
         """Wait until every slot is idle."""
         async with asyncio.timeout(within):
             while any(s.status is not SlotStatus.IDLE for s in await self.pool.slots()):
-                await asyncio.sleep(1)
+                await asyncio.sleep(3)
 
 
 @asynccontextmanager
@@ -168,7 +168,7 @@ async def coolify_site(
             **settings,
         }
     )
-    async with clocked_database(url) as database:
+    async with ClockedDatabase.opened(url) as database:
         store = Store(database)
         pool = Pool(store, chosen)
         await pool.configure()

@@ -24,8 +24,5 @@ CREATE INDEX bot_pool_slots_idle ON bot_pool_slots (platform, last_used_at, id)
 -- Where a bot was last tried and failed: somewhere else is better.
 ALTER TABLE bots ADD COLUMN avoid_host text;
 
--- Slots that have been deploying, and busy ones, by when something was last heard of them.
-CREATE INDEX bot_pool_slots_used ON bot_pool_slots (last_used_at) WHERE status IN ('deploying', 'busy');
-
 -- How often this bot is launched at most; by default as often as the settings say.
 ALTER TABLE bots ADD COLUMN max_launch_attempts integer CHECK (max_launch_attempts >= 1);

@@ -59,9 +59,10 @@ async def test_podman_is_examined_as_docker_is(podman: Daemon, folder: Path) -> 
 async def test_nothing_is_made_or_pulled(docker: Daemon, folder: Path) -> None:
     async def everything() -> object:
         async with docker.client() as client:
-            containers = [one.id for one in await client.containers.list(all=True)]
-            networks = [one["Id"] for one in await client.networks.list()]
-            return containers, networks, await client.images.list()
+            containers = {one.id for one in await client.containers.list(all=True)}
+            networks = {one["Id"] for one in await client.networks.list()}
+            images = {one["Id"] for one in await client.images.list()}
+            return containers, networks, images
 
     before = await everything()
     image = "registry.invalid/bot:1"

@@ -72,8 +72,8 @@ async def until_over(daemon: Daemon, name: str) -> None:
 
 
 @asynccontextmanager
-async def serving(app: web.Application) -> AsyncIterator[str]:
-    runner = web.AppRunner(app)
+async def serving(app: web.Application, **options: Any) -> AsyncIterator[str]:
+    runner = web.AppRunner(app, **options)
     await runner.setup()
     try:
         site = web.TCPSite(runner, "127.0.0.1", 0)

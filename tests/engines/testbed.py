@@ -20,7 +20,7 @@ import platform
 import re
 import shutil
 import tarfile
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from ipaddress import IPv4Interface
 from pathlib import Path
@@ -31,6 +31,7 @@ import aiohttp
 import pytest
 
 if TYPE_CHECKING:
+    import signal
     from collections.abc import AsyncIterator, Mapping, Sequence
 
 BOT_IMAGE = "botpool-test/bot:1"
@@ -40,6 +41,7 @@ _HTPASSWD = f"{USERNAME}:$2y$05$abcdefghijklmnopqrstuuZ0Fx87Pb/Aqb0E90lfvCwzXnaF
 
 _PACKAGES = {
     "busybox": "busybox-static",
+    "containerd": "containerd",
     "docker-init": "docker.io",
     "docker-registry": "docker-registry",
     "dockerd": "docker.io",
@@ -164,6 +166,7 @@ class Daemon:
 
     address: str
     output: Output
+    folder: Path
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator[aiodocker.Docker]:
@@ -181,22 +184,78 @@ async def docker_daemon(
     the machine, so they reach what listens on the loopback address. It leaves the machine's
     firewall alone, so a bridge leads to the machine and no further.
     """
+    async with (
+        _bridge(bridge_ip) as bridge,
+        _unmounted(folder),
+        _dockerd(folder, bridge, *options) as daemon,
+    ):
+        yield daemon
+
+
+@asynccontextmanager
+async def _dockerd(folder: Path, bridge: str, *options: str) -> AsyncIterator[Daemon]:
     need("dockerd", "docker-init", "runc")
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "daemon.json").write_text("{}")
     socket = folder / "docker.sock"
-    async with _bridge(bridge_ip) as bridge:
-        command = (
-            "dockerd",
-            *("--config-file", str(folder / "daemon.json"), "--pidfile", str(folder / "pid")),
-            *("--data-root", str(folder / "data"), "--exec-root", str(folder / "exec")),
-            *("--host", f"unix://{socket}", "--storage-driver", "overlay2", "--bridge", bridge),
-            *("--iptables=false", "--ip6tables=false", "--ip-forward=false"),
-            *("--userland-proxy=false", "--shutdown-timeout", "1", *options),
-        )
-        async with _unmounted(folder), _server(folder, *command) as output:
-            await output.said("API listen on /")
-            yield Daemon(f"unix://{socket}", output)
+    command = (
+        "dockerd",
+        *("--config-file", str(folder / "daemon.json"), "--pidfile", str(folder / "pid")),
+        *("--data-root", str(folder / "data"), "--exec-root", str(folder / "exec")),
+        *("--host", f"unix://{socket}", "--storage-driver", "overlay2", "--bridge", bridge),
+        *("--iptables=false", "--ip6tables=false", "--ip-forward=false"),
+        *("--userland-proxy=false", "--shutdown-timeout", "1", *options),
+    )
+    async with _server(folder, *command) as output:
+        await output.said("API listen on /")
+        yield Daemon(f"unix://{socket}", output, folder)
+
+
+@dataclass(frozen=True)
+class RestartableDaemon(Daemon):
+    """A Docker without a bridge that can be ended by a signal, and comes back to what it left."""
+
+    options: tuple[str, ...]
+    run: AsyncExitStack
+
+    async def restart(self, number: signal.Signals) -> None:
+        """End it by this signal, and return when it answers again."""
+        os.kill(int((self.folder / "pid").read_text()), number)
+        await self.run.aclose()
+        await self.run.enter_async_context(_dockerd(self.folder, "none", *self.options))
+
+
+@asynccontextmanager
+async def restartable_daemon(folder: Path, *options: str) -> AsyncIterator[RestartableDaemon]:
+    """A dockerd of its own. Whether containers outlive a restart is for the options to say."""
+    async with _unmounted(folder), AsyncExitStack() as run:
+        daemon = await run.enter_async_context(_dockerd(folder, "none", *options))
+        yield RestartableDaemon(daemon.address, daemon.output, folder, options, run)
+
+
+@asynccontextmanager
+async def containerd(folder: Path) -> AsyncIterator[str]:
+    """The address of a containerd beside dockerd, as it is installed, for its `--containerd`."""
+    need("containerd", "runc")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.toml").write_text(
+        f'version = 2\nroot = "{folder}/data"\nstate = "{folder}/state"\n'
+        f'disabled_plugins = ["io.containerd.grpc.v1.cri"]\n'
+        f'[grpc]\naddress = "{folder}/containerd.sock"\n'
+    )
+    command = ("containerd", "--config", str(folder / "config.toml"))
+    async with _unmounted(folder), _server(folder, *command) as output:
+        await output.said("containerd successfully booted")
+        yield str(folder / "containerd.sock")
+
+
+@asynccontextmanager
+async def small_disk(folder: Path, size: str) -> AsyncIterator[None]:
+    """Let a folder be a disk of its own, of this size."""
+    folder.mkdir(parents=True)
+    await _run("mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder))
+    async with _unmounted(folder):
+        yield
 
 
 @asynccontextmanager
@@ -262,7 +321,7 @@ async def podman_service(folder: Path) -> AsyncIterator[Daemon]:
     )
     async with _unmounted(folder), _server(folder, *command, environment=environment) as output:
         await output.said("API service listening")
-        daemon = Daemon(f"unix://{socket}", output)
+        daemon = Daemon(f"unix://{socket}", output, folder)
         try:
             yield daemon
         finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 import pytest
@@ -107,6 +108,34 @@ async def test_who_works_on_a_slot_does_not_take_it_twice(database: Database) ->
             assert await claims.take_due(10) == []
             async with claims.take(slot.id) as again:
                 assert again is None
+
+
+async def test_two_tasks_that_take_a_slot_at_once_do_not_both_have_it(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its claim expires while one of them waits for the answer, and the other takes it."""
+    async with working(database) as works, AsyncExitStack() as other:
+        await works.create(Platform.ZOOM)
+        slot = await taken_by(works.reconciler)
+        store, claims = works.reconciler._context.store, works.reconciler._claims
+        claim_slot = store.claim_slot
+
+        async def slow(slot_id: int, replica: str, ttl_ms: int) -> Slot | None:
+            found = await claim_slot(slot_id, replica, ttl_ms)
+            await works.pass_time(seconds=20)
+            (again,) = await claims.take_due(1)
+            await other.enter_async_context(claims.working_on(again))
+            return found
+
+        monkeypatch.setattr(store, "claim_slot", slow)
+        await works.pass_time(seconds=20)
+        async with claims.take(slot.id) as taken:
+            assert taken is None
+        with pytest.raises(ClaimLost, match="is worked on already"):
+            async with claims.working_on(slot):
+                pytest.fail("it is not ours alone")
+        await claims.give_back(slot, 0, failed=False)
+        assert (await works.pool.get_slot(slot.id)).claimed_by == works.reconciler._context.replica
 
 
 async def test_a_lost_claim_is_an_error_and_not_the_end_of_its_task(database: Database) -> None:

@@ -68,7 +68,8 @@ class Claims:
         slot = None
         if slot_id not in self._workers:
             slot = await self._store.claim_slot(slot_id, self._replica, self._ttl_ms)
-        if slot is None:
+        # While we asked, it may have become due, and another task of ours have taken it.
+        if slot is None or slot_id in self._workers:
             yield None
             return
         try:
@@ -81,11 +82,14 @@ class Claims:
     async def working_on(self, slot: Slot) -> AsyncIterator[None]:
         """Renew the claim of a slot while the current task works on it.
 
-        If it is lost, the work is cancelled and `ClaimLost` raised.
+        If it is lost, the work is cancelled and `ClaimLost` raised; so is it at once if another
+        task of ours is at it.
         """
         task = asyncio.current_task()
         if task is None:
             raise RuntimeError("a claim is worked on by a task")
+        if slot.id in self._workers:
+            raise ClaimLost(f"{slot.slot_name} is worked on already.")
         work = Work(task)
         self._workers[slot.id] = work
         try:
@@ -99,7 +103,9 @@ class Claims:
             del self._workers[slot.id]
 
     async def give_back(self, slot: Slot, due_in: float | None, *, failed: bool) -> None:
-        """Let go of a slot. `None` leaves open when it is due."""
+        """Let go of a slot that no other task of ours is at. `None` leaves open when it is due."""
+        if slot.id in self._workers:
+            return
         if due_in is None:
             await asyncio.shield(self._store.drop_claim(slot.id, self._replica))
         else:

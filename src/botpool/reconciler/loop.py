@@ -180,7 +180,7 @@ class Reconciler:
                 (settings.claim_ttl_ms / 3, self._claims.renew),
                 (settings.poll_interval_ms, self._look_after_queue),
                 (settings.recovery_interval_ms, self._recover),
-                (settings.recovery_interval_ms, self._prune),
+                (_PRUNE_EVERY_MS / 6, self._prune),
                 *(
                     (self._sync_interval_ms(engine), partial(self._sync, engine, host))
                     for engine, host in self._context.hosts()

@@ -12,6 +12,7 @@ from multiprocessing import get_context
 from typing import TYPE_CHECKING
 
 from botpool.reconciler import Point
+from botpool.simulation.profiles import TROUBLES
 from botpool.simulation.running import Outcome, Run, server, simulate
 
 if TYPE_CHECKING:
@@ -53,6 +54,15 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--jobs", type=int, default=1, help="how many seeds run at a time")
     parser.add_argument("--bots", type=int, help="how many bots are asked for, in all")
     parser.add_argument("--slots", type=int, help="how many slots there are, in all")
+    parser.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        choices=[*TROUBLES],
+        metavar="TROUBLE",
+        help="make this trouble and no other, and often; may be given again. One of: "
+        + ", ".join(TROUBLES),
+    )
     parser.add_argument(
         "--database",
         metavar="URL",
@@ -103,7 +113,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run what was asked for. Returns 0 if every promise held, else 1."""
     options = _parser().parse_args(arguments)
     runs = [
-        Run(seed=seed, hours=options.hours, bots=options.bots, slots=options.slots)
+        Run(
+            seed=seed,
+            hours=options.hours,
+            bots=options.bots,
+            slots=options.slots,
+            only=tuple(options.only),
+        )
         for seed in options.seeds or [options.seed]
     ]
     broken: list[Outcome] = []

@@ -56,20 +56,17 @@ class Plan:
     """Whether its container runs on when it is done."""
 
 
-def new_plan(chance: random.Random, longest_stay: float, *, silent_bots_end: bool) -> Plan:
+def new_plan(chance: random.Random, longest_stay: float) -> Plan:
     """A plan for one bot."""
     in_waiting_room = chance.uniform(0.1, 20)
     in_call = in_waiting_room + chance.choice((chance.uniform(0.1, 30), chance.uniform(30, 240)))
     leaving = in_call + chance.uniform(1, longest_stay)
-    behaviours = {
-        name: weight for name, weight in _BEHAVIOURS.items() if silent_bots_end or name != "hang"
-    }
     return Plan(
         in_waiting_room=in_waiting_room,
         in_call=in_call,
         leaving=leaving,
         done=leaving + chance.uniform(0.1, 10),
-        behaviour=chance.choices([*behaviours], [*behaviours.values()])[0],
+        behaviour=chance.choices([*_BEHAVIOURS], [*_BEHAVIOURS.values()])[0],
         at=chance.uniform(0, leaving),
         lingers=chance.random() < 1 / 2,
     )
@@ -82,7 +79,6 @@ class Bots:
         self._world = world
         self.serving: dict[Assignment, list[_Run]] = {}
         """Who has claimed what."""
-        self.turned_away = 0
 
     def started(self, container: Container, environment: Mapping[str, str]) -> None:
         """A container was started: begin to play once it runs."""
@@ -124,7 +120,7 @@ class _Run:
         """Be a bot, until the container ends."""
         try:
             await self._until_running()
-            if self._random.random() < _MUTE and self._world.silent_bots_end:
+            if self._random.random() < _MUTE:
                 self._world.journal.did("mute", str(self))
                 return
             if await self._be_a_bot():
@@ -151,7 +147,6 @@ class _Run:
         try:
             slot, bot = await self._claim()
         except _OVER:
-            self._bots.turned_away += 1
             self._leave(lingers=self._random.random() < 1 / 2, code=0)
             return False
         began = asyncio.get_running_loop().time()

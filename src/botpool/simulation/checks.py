@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from botpool.engines.base import Container
+from botpool.reconciler import Point
+from botpool.simulation.profiles import MOST_LAUNCHES
 from botpool.states import Platform, SlotStatus
 
 if TYPE_CHECKING:
@@ -21,7 +23,8 @@ if TYPE_CHECKING:
     from botpool.simulation.replicas import Replica
     from botpool.simulation.world import World
 
-_CALM_SECONDS = 300.0
+_CONFIRMED_AFTER = frozenset(f"at {point}" for point in Point)
+"""Who was paused here has to make sure that a slot is still its own."""
 _MOST_MINUTES_IDLE_AND_RUNNING = 5
 _SLACK_SECONDS = 900.0
 
@@ -35,9 +38,10 @@ def longest_life(settings: Settings, longest_stay: float) -> float:
     """
     launch = settings.max_queue_timeout_ms + settings.deploy_timeout_ms + settings.claim_ttl_ms
     leave = settings.leave_grace_ms + 2 * settings.recovery_interval_ms
-    silence = getattr(settings, "heartbeat_freshness_ms", 300_000)
+    silence = settings.heartbeat_freshness_ms
     call = 2 * (longest_stay + 300)  # it may come back once
-    in_all_ms = settings.max_launch_attempts * (launch + silence) + silence + leave
+    attempts = max(settings.max_launch_attempts, MOST_LAUNCHES)
+    in_all_ms = attempts * (launch + silence) + silence + leave
     return in_all_ms / 1000 + call + _SLACK_SECONDS
 
 
@@ -97,14 +101,25 @@ class Checks:
         finally:
             pulls.remove(entry)
 
-    def starting(self, replica: Replica, container: Container) -> None:
-        """A container is started: nothing of its slot's may run, unless who starts it is late."""
+    async def starting(self, replica: Replica, container: Container) -> None:
+        """A container is started: by whoever has its slot, and while nothing else of that runs.
+
+        Who was paused right before the call can't know that others have gone on.
+        """
         engine = self._world.engine
-        if container not in engine.containers() or not self._can_tell():
+        if container not in engine.containers():
             return
-        late = asyncio.get_running_loop().time() - replica.last_disturbed < _CALM_SECONDS
-        others = self._running_of(engine.slot_of(container)) - {container}
-        if others and not late:
+        slot_id = engine.slot_of(container)
+        slot = await self._world.store.get_slot(slot_id)
+        if slot is None or slot.claimed_by != replica.claims_as:
+            self._world.journal.did("late start", f"of {container.ref} by {replica.name}")
+            if replica.paused_at in _CONFIRMED_AFTER:
+                self._world.broken(
+                    "who has lost a slot starts nothing in it", f"{replica.name}: {container.ref}"
+                )
+            return
+        others = self._running_of(slot_id) - {container}
+        if others and self._can_tell():
             self._world.broken(
                 "nothing is started before the last one of its slot is proved stopped",
                 f"{container.ref} is, and {', '.join(other.ref for other in others)} runs",

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from botpool.engines.base import Traits
 from botpool.engines.simulated import Faults
 from botpool.settings import Settings
 from botpool.states import Platform
 
-_TROUBLES: dict[str, float] = {
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+TROUBLES: dict[str, float] = {
     "kill": 900,
     "kill at a point": 240,
     "kill at the engine": 420,
     "pause": 900,
+    "pause at a point": 420,
     "pause at the engine": 420,
     "stop": 1200,
     "cut": 600,
@@ -34,6 +38,11 @@ _TROUBLES: dict[str, float] = {
     "retry": 1800,
 }
 """About how many seconds lie between two of each."""
+
+_OFTEN_SECONDS = 60.0
+
+MOST_LAUNCHES = 3
+"""How many launches a bot is asked for with, at most."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,9 +80,17 @@ class Profile:
 
 
 def profile_of(
-    seed: int, *, bots: int | None = None, slots: int | None = None, hours: float = 1.0
+    seed: int,
+    *,
+    bots: int | None = None,
+    slots: int | None = None,
+    hours: float = 1.0,
+    only: Sequence[str] = (),
 ) -> Profile:
-    """The profile of a seed; with so many bots and slots in all, if that is said."""
+    """The profile of a seed; with so many bots and slots in all, if that is said.
+
+    With `only`, these troubles and no others, and often.
+    """
     chance = random.Random(f"{seed}/profile")  # noqa: S311 - repeatable
     engine = chance.choice(("process", "docker", "docker", "coolify", "coolify", "liar"))
     traits, calm = _engine(engine, chance)
@@ -91,13 +108,17 @@ def profile_of(
         image=image,
         calm=calm,
         storm=_storm(calm, engine),
-        troubles={
-            name: seconds * chance.choice((0.5, 1.0, 2.0))
-            for name, seconds in _TROUBLES.items()
-            if chance.random() < 2 / 3
-        },
+        troubles=dict.fromkeys(only, _OFTEN_SECONDS) or _troubles(chance),
         settings=_settings(chance, per_platform, image),
     )
+
+
+def _troubles(chance: random.Random) -> dict[str, float]:
+    return {
+        name: seconds * chance.choice((0.25, 0.5, 1.0, 2.0))
+        for name, seconds in TROUBLES.items()
+        if chance.random() < 2 / 3
+    }
 
 
 def _settings(chance: random.Random, slots: int, image: str | None) -> Settings:

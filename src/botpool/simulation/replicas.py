@@ -57,7 +57,8 @@ class Replica:
         self.cut = False
         self.disturbed = 0
         """How often something befell it that may have cost it what it had claimed."""
-        self.last_disturbed = -1e9
+        self.paused_at = ""
+        """Where it stood still last."""
         self._process = Process()
         self._awake = asyncio.Event()
         self._awake.set()
@@ -98,9 +99,9 @@ class Replica:
         return self.alive and self._awake.is_set() and not self.cut
 
     @property
-    def tasks(self) -> int:
-        """How many tasks are left of it."""
-        return len(self._process)
+    def claims_as(self) -> str:
+        """What its claims carry."""
+        return self.reconciler._context.replica  # noqa: SLF001 - nobody else needs to know
 
     def kill(self, where: str) -> None:
         """End it as kill -9 does. What it had asked of the engine may still happen."""
@@ -113,9 +114,10 @@ class Replica:
         self._stopping = True
         self.reconciler.stop()
 
-    def pause(self, seconds: float) -> None:
+    def pause(self, seconds: float, where: str = "anywhere") -> None:
         """Let it stand still for a while."""
-        self.world.journal.did("pause", f"{self.name} for {seconds:.0f} s")
+        self.world.journal.did("pause", f"{self.name} {where} for {seconds:.0f} s")
+        self.paused_at = where
         self._awake.clear()
         self._disturb()
         asyncio.get_running_loop().call_later(seconds, self._resume)
@@ -139,7 +141,6 @@ class Replica:
 
     def _disturb(self) -> None:
         self.disturbed += 1
-        self.last_disturbed = asyncio.get_running_loop().time()
         self.world.health.changed()
 
     def _resume(self) -> None:
@@ -289,7 +290,7 @@ class ReplicaEngine:
         """Start a container."""
 
         async def start() -> str:
-            self._world.checks.starting(self._replica, container)
+            await self._world.checks.starting(self._replica, container)
             return await self._engine.start(container, environment)
 
         return await self._call("start", start)

@@ -35,15 +35,14 @@ class Run:
     hours: float = 1.0
     bots: int | None = None
     slots: int | None = None
+    only: tuple[str, ...] = ()
 
     @property
     def command(self) -> str:
         """The command that runs it again."""
-        more = "".join(
-            f" --{name} {value}"
-            for name, value in (("bots", self.bots), ("slots", self.slots))
-            if value is not None
-        )
+        bots = "" if self.bots is None else f" --bots {self.bots}"
+        slots = "" if self.slots is None else f" --slots {self.slots}"
+        more = bots + slots + "".join(f" --only '{name}'" for name in self.only)
         return f"python -m botpool.simulation --seed {self.seed} --hours {self.hours:g}{more}"
 
 
@@ -125,7 +124,7 @@ def simulate(url: str, run: Run, show: Callable[[str], None] | None = None) -> O
 
 
 async def _simulate(url: str, run: Run, journal: Journal, began: float) -> Outcome:
-    profile = profile_of(run.seed, bots=run.bots, slots=run.slots, hours=run.hours)
+    profile = profile_of(run.seed, bots=run.bots, slots=run.slots, hours=run.hours, only=run.only)
     broken = None
     async with RecordedDatabase.opened(url) as database:
         world = World(run.seed, run.hours, profile, database, journal)

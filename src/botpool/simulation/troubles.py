@@ -45,6 +45,7 @@ class Troubles:
             "kill at a point": self._kill_at_point,
             "kill at the engine": lambda chance: self._arm_call(chance, "kill"),
             "pause": self._pause,
+            "pause at a point": self._pause_at_point,
             "pause at the engine": lambda chance: self._arm_call(chance, "pause"),
             "stop": self._stop,
             "cut": self._cut,
@@ -105,7 +106,7 @@ class Troubles:
             case "kill":
                 replica.kill(f"at {where}")
             case "pause":
-                replica.pause(self._random.uniform(16, 200))
+                replica.pause(self._random.uniform(16, 200), f"at {where}")
 
     def _somebody(self, chance: random.Random) -> Replica | None:
         alive = [replica for replica in self._world.replicas if replica.alive]
@@ -120,6 +121,9 @@ class Troubles:
         if not self._points:
             self._points = chance.sample([*Point], len(Point))
         self._armed[self._points.pop()] = "kill"
+
+    def _pause_at_point(self, chance: random.Random) -> None:
+        self._armed[chance.choice([*Point])] = "pause"
 
     def _arm_call(self, chance: random.Random, what: str) -> None:
         self._armed[f"{chance.choice(('before', 'after'))} {chance.choice(_CALLS)}"] = what

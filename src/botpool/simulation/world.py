@@ -26,9 +26,9 @@ from botpool.errors import (
 )
 from botpool.models import NewBot
 from botpool.pool import Pool
-from botpool.reconciler import Reconciler
 from botpool.simulation.bots import Bots, config_of, new_plan
 from botpool.simulation.checks import Checks, longest_life
+from botpool.simulation.profiles import MOST_LAUNCHES
 from botpool.simulation.replicas import Replica, Unreachable
 from botpool.simulation.troubles import Troubles
 from botpool.simulation.virtual_time import NumberedTask, Process
@@ -135,7 +135,6 @@ class World:
         self.checks = Checks(self)
         self.troubles = Troubles(self)
         self.bots = Bots(self)
-        self.silent_bots_end = hasattr(Reconciler, "recover_once")
         self.engine = SimulatedEngine(
             [f"host-{number}" for number in range(1, self.profile.hosts + 1)],
             seed=self.seed,
@@ -275,7 +274,7 @@ class World:
     async def _request(self, number: int) -> None:
         """Ask for a bot, as somebody does who asks again when there is no answer."""
         chance = random.Random(f"{self.seed}/request/{number}")  # noqa: S311 - repeatable
-        plan = new_plan(chance, self.profile.longest_stay, silent_bots_end=self.silent_bots_end)
+        plan = new_plan(chance, self.profile.longest_stay)
         bot = NewBot(
             platform=chance.choice([*Platform]),
             meeting_url=f"https://meet.example/{number}",
@@ -283,6 +282,7 @@ class World:
             queue_timeout_ms=chance.choice((1_000, 30_000, 300_000, 600_000)),
             priority=chance.choice((50, 100, 100, 100)),
             config=config_of(plan),
+            max_launch_attempts=chance.choice((None, None, 1, MOST_LAUNCHES)),
             deduplication_key=f"meeting {number // 2}" if chance.random() < 1 / 10 else None,
             idempotency_key=f"request {number}",
             request_digest=str(number).encode(),

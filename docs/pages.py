@@ -35,7 +35,8 @@ _CAUSES = {
     FailureCause.CRASHED: "the container ended by itself before the bot did",
     FailureCause.HEARTBEAT_LOST: "the bot was not heard for too long",
     FailureCause.LEFT_BY_HOST: "the host of the meeting sent the bot away",
-    FailureCause.BOT_FAILED: "the bot itself said so",
+    FailureCause.NOT_ADMITTED: "nobody let the bot into the call",
+    FailureCause.BOT_FAILED: "the bot said that it failed, of whatever else",
 }
 
 

@@ -24,6 +24,7 @@ from botpool.errors import (
 from botpool.models import WAITS_FOR_IMAGE, WAITS_FOR_ROOM, Ending
 from botpool.states import (
     BOT_ENDED,
+    BOT_MAY_BLAME,
     BOT_MAY_SAY,
     BOT_RELAUNCHABLE,
     BotStatus,
@@ -119,17 +120,30 @@ class Pool(Creation):
         return await self.get_bot(slot.assigned_bot_id)
 
     async def advance(
-        self, slot_id: int, lease: int, status: BotStatus, reason: str, details: Json | None = None
+        self,
+        slot_id: int,
+        lease: int,
+        status: BotStatus,
+        reason: str,
+        *,
+        cause: FailureCause | None = None,
+        details: Json | None = None,
     ) -> list[Transition]:
         """Record how far a bot says that it has come. So its container runs: its slot is busy.
 
         A status that is no step forward from where the bot is changes nothing. `DONE` and `FATAL`
-        release its slot. Raises `InvalidRequest` for a status that is not a bot's to say.
+        release its slot; `FATAL` has a cause, `BOT_FAILED` unless given. Raises `InvalidRequest`
+        for what is not a bot's to say.
         """
         if status not in BOT_MAY_SAY:
             raise InvalidRequest(f"A bot can't say that it is {status}.")
+        if status is BotStatus.FATAL:
+            cause = cause or FailureCause.BOT_FAILED
+            if cause not in BOT_MAY_BLAME:
+                raise InvalidRequest(f"The cause {cause} is not a bot's to say.")
+        elif cause is not None:
+            raise InvalidRequest("Only FATAL has a cause.")
         if status in BOT_ENDED:
-            cause = FailureCause.BOT_FAILED if status is BotStatus.FATAL else None
             return await self.release(
                 Ending(
                     slot_id=slot_id,

@@ -57,6 +57,7 @@ class FailureCause(StrEnum):
     CRASHED = "crashed"
     HEARTBEAT_LOST = "heartbeat_lost"
     LEFT_BY_HOST = "left_by_host"
+    NOT_ADMITTED = "not_admitted"
     BOT_FAILED = "bot_failed"
 
 
@@ -94,6 +95,11 @@ BOT_RELAUNCHABLE = frozenset(
 
 BOT_MAY_SAY = (BOT_HOLDS_SLOT - {BotStatus.DEPLOYING}) | {BotStatus.DONE, BotStatus.FATAL}
 """What a bot can say of itself."""
+
+BOT_MAY_BLAME = frozenset(
+    {FailureCause.LEFT_BY_HOST, FailureCause.NOT_ADMITTED, FailureCause.BOT_FAILED}
+)
+"""Why it is `FATAL`, as far as a bot can say."""
 
 SLOT_STEPS: Mapping[SlotStatus | None, frozenset[SlotStatus | None]] = {
     # One that is taken over from another pool has to be proved stopped first.

@@ -15,7 +15,7 @@ from botpool.api.wire import Wire
 from botpool.errors import DatabaseBusy, DatabaseUnreachable
 from botpool.lookups import token_digest
 from botpool.settings import Settings
-from botpool.states import BOT_MAY_SAY, BotStatus, FailureCause, SlotStatus
+from botpool.states import BOT_MAY_BLAME, BOT_MAY_SAY, BotStatus, FailureCause, SlotStatus
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -155,6 +155,16 @@ async def test_a_bot_that_fails_says_why(scene: Scene, http: httpx.AsyncClient) 
     assert (after.failure_cause, after.failure_reason) == (FailureCause.BOT_FAILED, "no door")
 
 
+@pytest.mark.parametrize("cause", sorted(BOT_MAY_BLAME))
+async def test_a_bot_that_fails_says_of_what(
+    scene: Scene, http: httpx.AsyncClient, cause: FailureCause
+) -> None:
+    bot, slot = await deploying(scene)
+    await http.post("status", json={"lease": slot.lease, "status": "FATAL", "cause": cause})
+    after = await scene.pool.get_bot(bot.id)
+    assert (after.status, after.failure_cause) == (BotStatus.FATAL, cause)
+
+
 async def test_a_last_word_whose_answer_was_lost_can_be_said_again(
     scene: Scene, http: httpx.AsyncClient
 ) -> None:
@@ -258,6 +268,16 @@ async def test_a_token_speaks_for_its_own_slot_alone(scene: Scene, http: httpx.A
             "reason: String should have at most 1000 characters.",
         ),
         ("status", {"lease": 1, "status": "IN_CALL", "reason": "\0"}, "reason: must have no NUL"),
+        (
+            "status",
+            {"lease": 1, "status": "FATAL", "cause": "crashed"},
+            "The cause crashed is not a bot's to say.",
+        ),
+        (
+            "status",
+            {"lease": 1, "status": "DONE", "cause": "left_by_host"},
+            "Only FATAL has a cause.",
+        ),
         ("status", [], "body: Input should be a valid dictionary"),
     ],
 )

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 import botpool
-from botpool.bot import Assignment, AssignmentEnded, Refused, Status, claim
+from botpool.bot import Assignment, AssignmentEnded, Cause, Refused, Status, claim
 from botpool.bot.client import Client, pauses
-from botpool.states import BOT_MAY_SAY
+from botpool.states import BOT_MAY_BLAME, BOT_MAY_SAY
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -460,6 +460,14 @@ async def test_no_heartbeat_comes_after_the_block(pool: Botpool) -> None:
 
 def test_the_statuses_are_those_that_a_bot_may_say() -> None:
     assert set(Status) == {str(status) for status in BOT_MAY_SAY}
+    assert set(Cause) == {str(cause) for cause in BOT_MAY_BLAME}
+
+
+async def test_a_cause_is_told(pool: Botpool) -> None:
+    async with claim(pool.url, TOKEN) as bot:
+        await bot.status(Status.FATAL, "it was shown the door", Cause.LEFT_BY_HOST)
+    (said,) = pool.of("status")
+    assert said["cause"] == "left_by_host"
 
 
 # The end

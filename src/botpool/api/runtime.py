@@ -87,7 +87,7 @@ async def heartbeat(
 async def status(request: StatusRequest, slot: TheSlot, pool: ThePool) -> None:
     """Tell how far the bot has come. What is no step forward changes nothing."""
     reason = request.reason or "the bot says so"
-    await pool.advance(slot.id, request.lease, request.status, reason)
+    await pool.advance(slot.id, request.lease, request.status, reason, cause=request.cause)
 
 
 @router.post("/events", status_code=204)

@@ -15,7 +15,7 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 
 from botpool.meetings import PLATFORM_NAMES, read_platform
-from botpool.states import BOT_MAY_SAY, BotStatus, Platform
+from botpool.states import BOT_MAY_BLAME, BOT_MAY_SAY, BotStatus, FailureCause, Platform
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -157,6 +157,12 @@ class StatusRequest(Asked):
     lease: Lease
     status: Annotated[BotStatus, WithJsonSchema({"type": "string", "enum": sorted(BOT_MAY_SAY)})]
     reason: str | None = Field(default=None, max_length=1000, description="Why, for people.")
+    cause: Annotated[
+        FailureCause | None,
+        WithJsonSchema(
+            {"anyOf": [{"type": "string", "enum": sorted(BOT_MAY_BLAME)}, {"type": "null"}]}
+        ),
+    ] = Field(default=None, description="Why it is `FATAL`, for programs; `bot_failed` by default.")
 
 
 class Problem(BaseModel):

@@ -11,12 +11,13 @@
 that end are started again, as on Coolify, `wait_to_be_stopped` comes after it.
 """
 
-from botpool.bot.assignment import Assignment, Status, claim, wait_to_be_stopped
+from botpool.bot.assignment import Assignment, Cause, Status, claim, wait_to_be_stopped
 from botpool.bot.client import AssignmentEnded, Refused
 
 __all__ = [
     "Assignment",
     "AssignmentEnded",
+    "Cause",
     "Refused",
     "Status",
     "claim",

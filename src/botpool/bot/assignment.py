@@ -29,6 +29,17 @@ class Status(StrEnum):
     FATAL = "FATAL"
 
 
+class Cause(StrEnum):
+    """Why a bot is `FATAL`."""
+
+    LEFT_BY_HOST = "left_by_host"
+    """The host of the meeting sent it away."""
+    NOT_ADMITTED = "not_admitted"
+    """Nobody let it into the call."""
+    BOT_FAILED = "bot_failed"
+    """Whatever else."""
+
+
 @asynccontextmanager
 async def claim(
     url: str | None = None, token: str | None = None, *, timeout_seconds: float = 10.0
@@ -88,11 +99,13 @@ class Assignment:
         self._ended = False
         self._final = False
 
-    async def status(self, status: str, reason: str | None = None) -> None:
+    async def status(
+        self, status: str, reason: str | None = None, cause: str | None = None
+    ) -> None:
         """Tell how far the bot has come. Waits for as long as botpool can't be reached.
 
-        After `DONE` or `FATAL` it sends no more heartbeats. Raises `AssignmentEnded`, and `Refused`
-        for a status that is not in `Status`.
+        `FATAL` may have a cause. After it, and after `DONE`, no more heartbeats are sent. Raises
+        `AssignmentEnded`, and `Refused` for a status or a cause that is not in `Status` or `Cause`.
         """
         if self._ended:
             raise AssignmentEnded("The assignment is over.")
@@ -103,6 +116,8 @@ class Assignment:
         said: dict[str, object] = {"lease": self.lease, "status": status}
         if reason is not None:
             said["reason"] = _storable(reason)
+        if cause is not None:
+            said["cause"] = cause
         await self._client.ask("status", said)
         self._final = self._final or final
 

@@ -206,7 +206,7 @@ async def _judge(
                 slot.lease,
                 BotStatus.JOINING_CALL,
                 "container runs",
-                {"deployment": slot.deployment_ref},
+                details={"deployment": slot.deployment_ref},
             )
             await context.note_success(slot)
             context.reached(Point.DEPLOY_RUNNING)

@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help run test lint format bench mutants docs lock clean
+.PHONY: help run test simulate lint format bench mutants docs lock clean
 
 help: ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -44,6 +44,9 @@ format: $(VENV)/dev.stamp ## put the code into its format
 
 bench: $(VENV)/dev.stamp ## measure, and write bench/README.md
 	$(BIN)/python -m bench
+
+simulate: $(VENV)/dev.stamp ## run a hundred seeds of the simulation
+	$(BIN)/python -m botpool.simulation --seeds 1-100 --hours 0.25 --jobs 2
 
 mutants: $(VENV)/dev.stamp ## take out each guard, and see a test fail for it
 	$(BIN)/python -m tests.mutants

@@ -9,6 +9,7 @@ import pytest
 
 from botpool.engines.simulated import Faults
 from botpool.errors import StaleLease
+from botpool.reconciler import recovery
 from botpool.reconciler.recovery import Outcome, counted
 from botpool.states import BotStatus, FailureCause, SlotStatus
 from tests.reconciling import container, working
@@ -169,6 +170,25 @@ async def test_a_bot_in_its_call_that_is_silent_for_5_minutes_is_lost(
         )
         await works.reconciler.run_once()
         assert (await works.pool.get_slot(slot.id)).status is SlotStatus.IDLE
+
+
+async def test_hosts_that_hang_hold_up_nothing(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recovery, "_LOOK_SECONDS", 0.2)
+    async with working(database, hosts=("a", "b"), faults=SLOW) as works:
+        deploying = [await stuck(works) for _ in range(2)]
+        silent = await stuck(works)
+        slot = await works.slot_of(silent.id)
+        await works.pool.advance(slot.id, slot.lease, BotStatus.IN_CALL, "so it says")
+        await works.pass_time(minutes=15)
+        for host in works.engine.hosts():
+            works.engine.hang(host)
+        assert await recovered(works) == only(failed=1, skipped=2)
+        found = await works.pool.get_bot(silent.id)
+        assert "the engine can't tell: no answer within 0.2 s" in (found.failure_reason or "")
+        for bot in deploying:
+            assert (await works.pool.get_bot(bot.id)).status is BotStatus.DEPLOYING
 
 
 async def test_a_bot_that_is_silent_before_its_call_is_launched_again_on_another_host(

@@ -20,16 +20,14 @@ def url() -> Iterator[str]:
         yield url
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_every_promise_holds_whatever_goes_wrong(url: str, seed: int) -> None:
-    outcome = simulate(url, Run(seed=seed, hours=0.5))
-    assert outcome.broken is None, "\n".join(outcome.lines)
-    assert outcome.transitions > 100
-    assert outcome.checks > 20
-
-
-def test_the_same_seed_is_the_same_again(url: str) -> None:
-    first, second = (simulate(url, Run(seed=3, hours=0.2)) for _ in range(2))
+def test_every_promise_holds_whatever_goes_wrong_and_the_same_seed_is_the_same_again(
+    url: str,
+) -> None:
+    """A hundred seeds are `make simulate`."""
+    first, second = (simulate(url, Run(seed=2, hours=0.25)) for _ in range(2))
+    assert first.broken is None, "\n".join(first.lines)
+    assert first.transitions > 100
+    assert first.checks > 20
     assert first.digest == second.digest
     assert first.lines == second.lines
 
@@ -37,6 +35,7 @@ def test_the_same_seed_is_the_same_again(url: str) -> None:
 def test_a_slot_that_is_freed_before_its_container_is_proved_stopped_is_found(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Where containers are used again: elsewhere, one that runs is not removed."""
     monkeypatch.setattr(release, "STOPPED", frozenset(ContainerState))
-    seeds = (simulate(url, Run(seed=seed, hours=0.5)) for seed in range(1, 6))
+    seeds = (simulate(url, Run(seed=seed, hours=0.25)) for seed in range(13, 33))
     assert any(outcome.broken is not None for outcome in seeds)

@@ -20,6 +20,7 @@ do this at the same time.
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
@@ -27,7 +28,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from botpool.engines.base import ContainerState
-from botpool.errors import BotpoolError, EngineError, NotFound, StaleLease
+from botpool.errors import BotpoolError, EngineError, EngineUnavailable, NotFound, StaleLease
 from botpool.models import WAITS_FOR_IMAGE, Ending
 from botpool.reconciler.context import container_of, storable
 from botpool.reconciler.evidence import evidence
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from botpool.reconciler.context import Context
 
 _LONGEST_REASON = 4000
+_MOST_LOOKS_AT_A_TIME = 32
+_LOOK_SECONDS = 15.0
 
 
 class Outcome(StrEnum):
@@ -109,10 +112,22 @@ async def deploying(context: Context) -> list[Decision]:
     """Deployments that take longer than they should."""
     settings = context.settings
     since = await context.store.now() - _ms(settings.deploying_timeout_ms)
-    return [
-        await _judge_deploying(context, slot, await context.pool.get_bot(slot.assigned_bot_id or 0))
-        for slot in await context.store.list_deploying(since)
-    ]
+    return await _judged(
+        context, await context.store.list_deploying(since), partial(_judge_deploying, context)
+    )
+
+
+async def _judged(
+    context: Context, slots: Iterable[Slot], judge: Callable[[Slot, Bot], Awaitable[Decision]]
+) -> list[Decision]:
+    """What is decided of each slot. Several at a time: a host that hangs holds up no other."""
+    hands = asyncio.Semaphore(_MOST_LOOKS_AT_A_TIME)
+
+    async def judged(slot: Slot) -> Decision:
+        async with hands:
+            return await judge(slot, await context.pool.get_bot(slot.assigned_bot_id or 0))
+
+    return await asyncio.gather(*map(judged, slots))
 
 
 async def _judge_deploying(context: Context, slot: Slot, bot: Bot) -> Decision:
@@ -161,29 +176,29 @@ async def _judge_deploying(context: Context, slot: Slot, bot: Bot) -> Decision:
 async def silent(context: Context) -> list[Decision]:
     """Bots that were in their call, or on their way into it, and are not heard any more."""
     since = await context.store.now() - _ms(context.settings.heartbeat_freshness_ms)
-    decisions = []
-    for slot in await context.store.list_silent(since):
-        bot = await context.pool.get_bot(slot.assigned_bot_id or 0)
-        try:
-            said = await _state_of(context, slot)
-        except EngineError as error:
-            said = f"the engine can't tell: {error}"
-        heard = bot.last_heartbeat or bot.started_at or slot.last_assigned_at
-        age = (slot.read_at - heard).total_seconds()
-        reason = storable(
-            f"no heartbeat for {age:.0f} s, last status {bot.status}; {said}", _LONGEST_REASON
-        )
-        again = context.may_launch_again(bot)
-        decisions.append(
-            Decision(
-                step="silent",
-                subject=slot.slot_name,
-                outcome=Outcome.RECOVERED if again else Outcome.FAILED,
-                reason=f"{reason}{': launched again' if again else ''}",
-                act=_end_silent(context, slot, since, reason, again=again),
-            )
-        )
-    return decisions
+    return await _judged(
+        context, await context.store.list_silent(since), partial(_judge_silent, context, since)
+    )
+
+
+async def _judge_silent(context: Context, since: datetime, slot: Slot, bot: Bot) -> Decision:
+    try:
+        said = await _state_of(context, slot)
+    except EngineError as error:
+        said = f"the engine can't tell: {error}"
+    heard = bot.last_heartbeat or bot.started_at or slot.last_assigned_at
+    age = (slot.read_at - heard).total_seconds()
+    reason = storable(
+        f"no heartbeat for {age:.0f} s, last status {bot.status}; {said}", _LONGEST_REASON
+    )
+    again = context.may_launch_again(bot)
+    return Decision(
+        step="silent",
+        subject=slot.slot_name,
+        outcome=Outcome.RECOVERED if again else Outcome.FAILED,
+        reason=f"{reason}{': launched again' if again else ''}",
+        act=_end_silent(context, slot, since, reason, again=again),
+    )
 
 
 def _end_silent(
@@ -285,14 +300,21 @@ async def _abandon_pull(context: Context, key: tuple[str, str, str]) -> None:
 async def _state_of(
     context: Context, slot: Slot, unless: ContainerState | None = None
 ) -> str | None:
-    """What the engine says of a slot's container, with its last words; None if it is `unless`."""
+    """What the engine says of a slot's container, with its last words; None if it is `unless`.
+
+    Raises `EngineError`, also if the engine hangs.
+    """
     container = container_of(slot)
     if container is None:
         return "it has no container"
-    observation = await context.engine(slot).observe(container, slot.deployment_ref)
-    if observation.state is unless:
-        return None
-    return await evidence(context, slot, container, observation)
+    try:
+        async with asyncio.timeout(_LOOK_SECONDS):
+            observation = await context.engine(slot).observe(container, slot.deployment_ref)
+            if observation.state is unless:
+                return None
+            return await evidence(context, slot, container, observation)
+    except TimeoutError:
+        raise EngineUnavailable(f"no answer within {_LOOK_SECONDS:g} s") from None
 
 
 async def _relaunch(context: Context, slot: Slot, since: datetime, reason: str) -> None:

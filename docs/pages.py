@@ -94,7 +94,8 @@ becomes `idle` goes to the first bot that waits in the same transaction.
 ## Bot
 
 A bot has a slot in {_names(BOT_HOLDS_SLOT)}. It may skip steps forward, and never goes back by its
-own word: the one way back, from {_names(BOT_RELAUNCHABLE)}, is another launch under a new lease. In
+own word: the one way back, from {_names(BOT_RELAUNCHABLE)}, is another launch under a new lease.
+From `IN_CALL` only a bot goes back that was asked for with `relaunchInCall`. In
 {_names(BOT_ENDED)} it has ended and never changes again; after the retention it is forgotten.
 
 {_diagram(BOT_STEPS)}

@@ -48,6 +48,7 @@ class NewBot:
     idempotency_key: str | None = None
     request_digest: bytes | None = None
     max_launch_attempts: int | None = None
+    relaunch_in_call: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +83,7 @@ class Bot:
     deduplication_key: str | None = None
     request_digest: bytes | None = None
     max_launch_attempts: int | None = None
+    relaunch_in_call: bool = False
     avoid_host: str | None = None
 
 
@@ -117,6 +119,7 @@ class CreatedBot:
             deduplication_key=request.deduplication_key,
             request_digest=request.request_digest,
             max_launch_attempts=request.max_launch_attempts,
+            relaunch_in_call=request.relaunch_in_call,
         )
         return cls(
             bot=bot,

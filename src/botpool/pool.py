@@ -233,9 +233,9 @@ class Pool(Creation):
     ) -> list[Transition]:
         """Put a slot into `error`.
 
-        A bot that was not in its call yet, and has launches left, goes back to its place in the
-        queue and on to the next free slot; any other is `FATAL`. One that was heard since
-        `unless_heard_since` is left alone.
+        A bot that has launches left, and was not in its call yet or may go back there, goes back to
+        its place in the queue and on to the next free slot; any other is `FATAL`. One that was
+        heard since `unless_heard_since` is left alone.
         """
         written = await self._logged(
             self._store.relaunch_bot(

@@ -91,7 +91,10 @@ BOT_ENDED = frozenset({BotStatus.DONE, BotStatus.FATAL, BotStatus.CANCELLED})
 BOT_RELAUNCHABLE = frozenset(
     {BotStatus.DEPLOYING, BotStatus.JOINING_CALL, BotStatus.IN_WAITING_ROOM}
 )
-"""A bot has not been in its call in these, so it may go back once more, under a new lease."""
+"""A bot has not been in its call in these, so it may go back once more, under a new lease.
+
+One that was asked for so goes back from `IN_CALL`, too.
+"""
 
 BOT_MAY_SAY = (BOT_HOLDS_SLOT - {BotStatus.DEPLOYING}) | {BotStatus.DONE, BotStatus.FATAL}
 """What a bot can say of itself."""
@@ -130,7 +133,8 @@ BOT_STEPS: Mapping[BotStatus | None, frozenset[BotStatus | None]] = {
     BotStatus.DEPLOYING: _forward(BotStatus.DEPLOYING) | {BotStatus.QUEUED, BotStatus.CANCELLED},
     BotStatus.JOINING_CALL: _forward(BotStatus.JOINING_CALL) | _RELAUNCH,
     BotStatus.IN_WAITING_ROOM: _forward(BotStatus.IN_WAITING_ROOM) | _RELAUNCH,
-    BotStatus.IN_CALL: _forward(BotStatus.IN_CALL),
+    # Back only for a bot that was asked for so.
+    BotStatus.IN_CALL: _forward(BotStatus.IN_CALL) | _RELAUNCH,
     BotStatus.LEAVING: _forward(BotStatus.LEAVING),
     BotStatus.DONE: frozenset({None}),
     BotStatus.FATAL: frozenset({None}),

@@ -172,7 +172,7 @@ async def test_docker_is_restarted_and_its_containers_die_with_it(
         failed = [bot for bot in bots.values() if bot.status is not BotStatus.DONE]
         assert 0 < len(failed) <= SLOTS
         for bot in failed:
-            assert bot.failure_cause is FailureCause.CRASHED, bot
+            assert bot.failure_cause is FailureCause.CRASHED, bot.failure_reason
             assert here.meeting.joined[bot.id] == 1
 
 

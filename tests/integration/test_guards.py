@@ -150,7 +150,7 @@ async def test_a_bot_takes_exactly_the_steps_of_the_table(
     if source is None:
         statements = bot(1, target)
     else:
-        await as_it_was(pools, bot(1, source))
+        await as_it_was(pools, bot(1, source) + "UPDATE bots SET relaunch_in_call = true;")
         statements = moved_bot(1, target) if target else bot(1, None)
     allowed = target in BOT_STEPS[source]
     if target is BotStatus.PENDING:
@@ -158,6 +158,14 @@ async def test_a_bot_takes_exactly_the_steps_of_the_table(
         statements += moved_bot(1, target := BotStatus.QUEUED)
     statements += place(1, target)
     assert await verdict(pools, statements) is (None if allowed else TransitionRefused)
+
+
+@pytest.mark.parametrize("target", [BotStatus.QUEUED, BotStatus.DEPLOYING])
+async def test_a_bot_goes_back_into_its_call_only_if_it_was_asked_for(
+    pools: Database, target: BotStatus
+) -> None:
+    await as_it_was(pools, bot(1, "IN_CALL"))
+    assert await verdict(pools, moved_bot(1, target) + place(1, target)) is TransitionRefused
 
 
 @pytest.mark.parametrize("status", sorted(BOT_ENDED))

@@ -58,7 +58,7 @@ async def crowded(server: str) -> AsyncIterator[Database]:
 
 NEW: tuple[Any, ...] = (
     *(["u"], ["n"], [100], [1000], ["c"], [{}], [{}]),
-    *([None], [None], [None], [None], [None], [None]),
+    *([None], [None], [None], [None], [None], [None], [False]),
 )
 RELEASED = """
 UPDATE bots SET status = 'DONE', ended_at = now() WHERE id = {bot};

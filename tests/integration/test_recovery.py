@@ -172,6 +172,26 @@ async def test_a_bot_in_its_call_that_is_silent_for_5_minutes_is_lost(
         assert (await works.pool.get_slot(slot.id)).status is SlotStatus.IDLE
 
 
+async def test_a_bot_that_is_lost_in_its_call_goes_back_there_if_that_was_asked_for(
+    database: Database,
+) -> None:
+    async with working(database, hosts=("a", "b")) as works:
+        bot = await works.launched(relaunch_in_call=True)
+        first = await works.slot_of(bot.id)
+        await works.pool.advance(first.id, first.lease, BotStatus.IN_CALL, "so it says")
+        await works.pass_time(minutes=6)
+        assert await recovered(works) == only(recovered=1)
+        await works.reconciler.run_once()
+        second = await works.slot_of(bot.id)
+        assert first.host != second.host
+        # Whoever leaves has been there, and is not sent back.
+        await works.pool.advance(second.id, second.lease, BotStatus.LEAVING, "so it says")
+        await works.pass_time(minutes=6)
+        assert await recovered(works) == only(failed=1)
+        found = await works.pool.get_bot(bot.id)
+        assert (found.status, found.launch_attempts) == (BotStatus.FATAL, 2)
+
+
 async def test_hosts_that_hang_hold_up_nothing(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -89,6 +89,7 @@ async def create(
             idempotency_key=idempotency_key,
             request_digest=digest,
             max_launch_attempts=request.max_launch_attempts,
+            relaunch_in_call=request.relaunch_in_call,
         )
     )
     response.headers["Location"] = f"/api/v1/bots/{created.bot.id}"

@@ -54,7 +54,11 @@ class CreateBot(Asked):
         default=None,
         ge=1,
         le=10,
-        description="How often to launch it before it has been in its call; 2 by default.",
+        description="How often to launch it, if it fails before it was in its call; 2 by default.",
+    )
+    relaunch_in_call: bool = Field(
+        default=False,
+        description="Whether to launch it again, as often, also when it fails in its call.",
     )
     callback_url: str | None = Field(
         default=None, max_length=2000, description="Is told of every change of the bot's status."

@@ -99,10 +99,9 @@ async def start(client: Docker, identity: str) -> dict[str, Any] | None:
         # Docker has many a status for what it can't start, and one place where it says so.
         if not found["State"].get("Error"):
             raise
-        if error.status >= _SERVER_ERROR:
-            # One that shuts down can't start anything either. By then it doesn't answer any more.
-            await asyncio.sleep(_SHUTDOWN_SECONDS)
-            await inspect(client, identity)
+        # One that shuts down can't start anything either. By then it doesn't answer any more.
+        await asyncio.sleep(_SHUTDOWN_SECONDS)
+        await inspect(client, identity)
         raise DockerError(BAD_REQUEST, error.message) from error
     return await inspect(client, identity)
 

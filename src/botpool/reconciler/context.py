@@ -11,7 +11,7 @@ import structlog
 from botpool.engines.base import Container
 from botpool.errors import ClaimLost, EngineRefused
 from botpool.reconciler.points import go_on
-from botpool.states import BOT_RELAUNCHABLE
+from botpool.states import BOT_RELAUNCHABLE, BotStatus
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -75,9 +75,10 @@ class Context:
             raise ClaimLost(f"{slot.slot_name} is somebody else's by now.")
 
     def may_launch_again(self, bot: Bot) -> bool:
-        """Whether a bot has not been in its call yet, and has launches left."""
+        """Whether a bot has launches left, and has not been in its call or may go back there."""
         most = bot.max_launch_attempts or self.settings.max_launch_attempts
-        return bot.status in BOT_RELAUNCHABLE and bot.launch_attempts < most
+        back = bot.relaunch_in_call and bot.status is BotStatus.IN_CALL
+        return (back or bot.status in BOT_RELAUNCHABLE) and bot.launch_attempts < most
 
     async def note_failure(self, slot: Slot, reason: str) -> None:
         """Note that something has failed on a slot's host; several of that make it ill."""

@@ -39,8 +39,8 @@ def longest_life(settings: Settings, longest_stay: float) -> float:
     launch = settings.max_queue_timeout_ms + settings.deploy_timeout_ms + settings.claim_ttl_ms
     leave = settings.leave_grace_ms + 2 * settings.recovery_interval_ms
     silence = settings.heartbeat_freshness_ms
-    call = 2 * (longest_stay + 300)  # it may come back once
     attempts = max(settings.max_launch_attempts, MOST_LAUNCHES)
+    call = attempts * 2 * (longest_stay + 300)  # each container may come back once
     in_all_ms = attempts * (launch + silence) + silence + leave
     return in_all_ms / 1000 + call + _SLACK_SECONDS
 

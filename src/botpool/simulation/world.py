@@ -283,6 +283,7 @@ class World:
             priority=chance.choice((50, 100, 100, 100)),
             config=config_of(plan),
             max_launch_attempts=chance.choice((None, None, 1, MOST_LAUNCHES)),
+            relaunch_in_call=chance.random() < 1 / 4,
             deduplication_key=f"meeting {number // 2}" if chance.random() < 1 / 10 else None,
             idempotency_key=f"request {number}",
             request_digest=str(number).encode(),

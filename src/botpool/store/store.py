@@ -51,6 +51,7 @@ def _creation_arguments(
         [bot.idempotency_key for bot in bots],
         [bot.request_digest for bot in bots],
         [bot.max_launch_attempts for bot in bots],
+        [bot.relaunch_in_call for bot in bots],
     )
 
 

@@ -268,7 +268,8 @@ CREATE OR REPLACE FUNCTION create_bots(
     p_platform text, p_meeting_urls text[], p_bot_display_names text[], p_priorities integer[],
     p_queue_timeouts_ms integer[], p_correlation_ids text[], p_metadata jsonb[], p_configs jsonb[],
     p_key_ids bigint[], p_callback_urls text[], p_deduplication_keys text[],
-    p_idempotency_keys text[], p_request_digests bytea[], p_max_launch_attempts integer[]
+    p_idempotency_keys text[], p_request_digests bytea[], p_max_launch_attempts integer[],
+    p_relaunch_in_call boolean[]
 ) RETURNS SETOF transitions LANGUAGE plpgsql AS $$
 DECLARE
     v_now timestamptz;
@@ -289,7 +290,7 @@ BEGIN
             platform, meeting_url, bot_display_name, status, priority, queue_timeout_ms,
             correlation_id, metadata, config, launch_attempts, slot_name, container_ref, lease,
             created_at, key_id, callback_url, deduplication_key, idempotency_key, request_digest,
-            max_launch_attempts
+            max_launch_attempts, relaunch_in_call
         )
         VALUES (
             p_platform, p_meeting_urls[i], p_bot_display_names[i],
@@ -299,7 +300,7 @@ BEGIN
             v_slot.slot_name, v_slot.container_ref,
             CASE WHEN v_slot.slot_name IS NOT NULL THEN coalesce(v_slot.lease, 0) + 1 END, v_now,
             p_key_ids[i], p_callback_urls[i], p_deduplication_keys[i], p_idempotency_keys[i],
-            p_request_digests[i], p_max_launch_attempts[i]
+            p_request_digests[i], p_max_launch_attempts[i], p_relaunch_in_call[i]
         )
         RETURNING * INTO v_bot;
 
@@ -361,8 +362,8 @@ END $$;
 
 -- Put the bot of a slot back into the queue, at the place that its creation gave it, and on to the
 -- next free slot if there is one, on another host where there is one. Its old slot is in error. Nothing
--- happens under an old lease, when the bot has been in its call, when it was heard since
--- p_unless_heard_since, or when it was launched p_max_attempts times.
+-- happens under an old lease, when the bot has been in its call and nobody asked for it to go back
+-- there, when it was heard since p_unless_heard_since, or when it was launched p_max_attempts times.
 DROP FUNCTION IF EXISTS relaunch_bot(bigint, bigint, text, text[], integer);
 CREATE OR REPLACE FUNCTION relaunch_bot(
     p_slot_id bigint, p_lease bigint, p_reason text, p_relaunchable text[], p_max_attempts integer,
@@ -382,7 +383,7 @@ BEGIN
     IF NOT FOUND THEN RETURN; END IF;
     SELECT status INTO v_from FROM bots
     WHERE id = v_slot.assigned_bot_id
-        AND status = ANY (p_relaunchable)
+        AND (status = ANY (p_relaunchable) OR (status = 'IN_CALL' AND relaunch_in_call))
         AND launch_attempts < coalesce(max_launch_attempts, p_max_attempts)
         AND (
             p_unless_heard_since IS NULL

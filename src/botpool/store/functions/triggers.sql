@@ -4,6 +4,12 @@ CREATE OR REPLACE TRIGGER bots_ended BEFORE UPDATE ON bots
     FOR EACH ROW WHEN (OLD.ended_at IS NOT NULL)
     EXECUTE FUNCTION refuse_ended();
 
+CREATE OR REPLACE TRIGGER bots_relaunch BEFORE UPDATE OF status ON bots
+    FOR EACH ROW WHEN (
+        OLD.status = 'IN_CALL' AND NEW.status IN ('QUEUED', 'DEPLOYING') AND NOT NEW.relaunch_in_call
+    )
+    EXECUTE FUNCTION refuse_step();
+
 CREATE OR REPLACE TRIGGER bot_pool_slots_lease BEFORE UPDATE ON bot_pool_slots
     FOR EACH ROW WHEN (
         NEW.lease <> OLD.lease + CASE

@@ -26,3 +26,6 @@ ALTER TABLE bots ADD COLUMN avoid_host text;
 
 -- How often this bot is launched at most; by default as often as the settings say.
 ALTER TABLE bots ADD COLUMN max_launch_attempts integer CHECK (max_launch_attempts >= 1);
+
+-- Whether it goes back into its call when its container ends there, or is not heard any more.
+ALTER TABLE bots ADD COLUMN relaunch_in_call boolean NOT NULL DEFAULT false;

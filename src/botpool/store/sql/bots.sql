@@ -4,11 +4,12 @@
 WITH request AS (
     SELECT * FROM unnest(
         $2::text[], $3::text[], $4::integer[], $5::integer[], $6::text[], $7::jsonb[], $8::jsonb[],
-        $9::bigint[], $10::text[], $11::text[], $12::text[], $13::bytea[], $14::integer[]
+        $9::bigint[], $10::text[], $11::text[], $12::text[], $13::bytea[], $14::integer[],
+        $15::boolean[]
     ) WITH ORDINALITY AS r (
         meeting_url, bot_display_name, priority, queue_timeout_ms, correlation_id, metadata, config,
         key_id, callback_url, deduplication_key, idempotency_key, request_digest,
-        max_launch_attempts, n
+        max_launch_attempts, relaunch_in_call, n
     )
 ),
 idle AS (
@@ -29,7 +30,7 @@ pair AS MATERIALIZED (
         idle.id AS slot_id, slot_name, container_ref, lease,
         meeting_url, bot_display_name, priority, queue_timeout_ms, correlation_id, metadata, config,
         key_id, callback_url, deduplication_key, idempotency_key, request_digest,
-        max_launch_attempts
+        max_launch_attempts, relaunch_in_call
     FROM idle JOIN request USING (n)
 ),
 bot AS (
@@ -37,13 +38,13 @@ bot AS (
         id, platform, meeting_url, bot_display_name, status, priority, queue_timeout_ms,
         correlation_id, metadata, config, launch_attempts, slot_name, container_ref, lease,
         created_at, key_id, callback_url, deduplication_key, idempotency_key, request_digest,
-        max_launch_attempts
+        max_launch_attempts, relaunch_in_call
     )
     SELECT
         bot_id, $1, meeting_url, bot_display_name, 'DEPLOYING', priority, queue_timeout_ms,
         correlation_id, metadata, config, 1, slot_name, container_ref, lease, now,
         key_id, callback_url, deduplication_key, idempotency_key, request_digest,
-        max_launch_attempts
+        max_launch_attempts, relaunch_in_call
     FROM pair
 ),
 slot AS (
@@ -69,7 +70,7 @@ RETURNING *;
 
 -- name: create_bots
 -- Create bots of a platform under its lock: on an idle slot, on a new one, or in the queue.
-SELECT * FROM create_bots($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14);
+SELECT * FROM create_bots($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15);
 
 -- name: stop_bot
 -- Cancel a bot that waits or deploys, tell one that runs to leave.

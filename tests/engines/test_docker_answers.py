@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -139,6 +140,22 @@ async def test_a_start_that_failed_for_good_is_told_from_a_fault_of_docker(
     async with answering(answers) as engine:
         with pytest.raises(error, match="no such device"):
             await engine.start(ONE, {})
+
+
+async def test_a_start_that_docker_fails_because_it_shuts_down_is_not_refused() -> None:
+    """It closes its door first, and still answers whoever is inside, with whatever it says then."""
+    answers = {
+        "GET /containers/one/json": found("created", Error="no such file or directory"),
+        f"GET /containers/{'0' * 64}/json": found("created", Error="no such file or directory"),
+        f"POST /containers/{'0' * 64}/start": (404, {"message": "no such file or directory"}),
+    }
+    async with answering(answers) as engine:
+        await engine.observe(ONE)
+        with pytest.MonkeyPatch.context() as patch, socket.socket() as closed:
+            closed.bind(("127.0.0.1", 0))
+            patch.setitem(engine._hosts, "a", "tcp://{}:{}".format(*closed.getsockname()))
+            with pytest.raises(EngineUnavailable):
+                await engine.start(ONE, {})
 
 
 async def test_what_was_fetched_is_not_counted_again_while_it_is_unpacked() -> None:

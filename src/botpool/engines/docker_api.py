@@ -6,7 +6,6 @@ place where these become ours.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import ssl
 import struct
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
 ANSWER_SECONDS = 30
-_SHUTDOWN_SECONDS = 2
 
 BAD_REQUEST = 400
 NOT_FOUND = 404
@@ -88,8 +86,18 @@ async def inspect(client: Docker, ref: str) -> dict[str, Any] | None:
     return found if ref in {found["Id"], found["Name"].removeprefix("/")} else None
 
 
-async def start(client: Docker, identity: str) -> dict[str, Any] | None:
+async def start(client: Docker, address: str | None, identity: str) -> dict[str, Any] | None:
     """Start a container and return what Docker says of it then, None if it is gone."""
+    try:
+        return await _start(client, identity)
+    except DockerError:
+        # One that shuts down can't start anything, and says so in many ways; but it takes no new
+        # connections. Whoever takes this one is up.
+        async with open_client(address) as another:
+            return await _start(another, identity)
+
+
+async def _start(client: Docker, identity: str) -> dict[str, Any] | None:
     try:
         await client.containers.container(identity).start()
     except DockerError as error:
@@ -99,9 +107,6 @@ async def start(client: Docker, identity: str) -> dict[str, Any] | None:
         # Docker has many a status for what it can't start, and one place where it says so.
         if not found["State"].get("Error"):
             raise
-        # One that shuts down can't start anything either. By then it doesn't answer any more.
-        await asyncio.sleep(_SHUTDOWN_SECONDS)
-        await inspect(client, identity)
         raise DockerError(BAD_REQUEST, error.message) from error
     return await inspect(client, identity)
 

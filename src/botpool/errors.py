@@ -139,6 +139,10 @@ class ImageMissing(EngineRefused):
     """The image is not on the host."""
 
 
+class NoImage(EngineRefused):
+    """No image is set for the platform."""
+
+
 class AddressRefused(BotpoolError):
     """The address is not public."""
 

@@ -197,6 +197,7 @@ class Slot:
     claimed_until: datetime | None
     wakes: int
     failed_steps: int
+    step_error: str | None
     created_at: datetime
     read_at: datetime
 
@@ -256,6 +257,18 @@ class Host:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HostFailure:
+    """Something that failed on a host. The same `what` is the same failure."""
+
+    engine: str
+    host: str
+    what: str
+    reason: str
+    image: str = ""
+    """What it may be the fault of, if not of the host."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class QueueEntry:
     """A bot that waits for a slot. Position 1 is next."""
 
@@ -300,7 +313,7 @@ class Transition:
 class Ending:
     """How an assignment ends: what becomes of the bot and of its slot.
 
-    A bot heard since `unless_heard_since` is left alone.
+    A bot heard since `unless_heard_since` is left alone; so is a slot that is not what it `was`.
     """
 
     slot_id: int
@@ -310,6 +323,7 @@ class Ending:
     slot_status: SlotStatus = SlotStatus.RELEASING
     failure_cause: FailureCause | None = None
     unless_heard_since: datetime | None = None
+    was: SlotStatus | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
 
 

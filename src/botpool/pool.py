@@ -48,6 +48,10 @@ Lease = tuple[int, int]
 Key = TypeVar("Key")
 
 _BATCH = 1000
+_HEARD_WITHIN_MS = 30_000
+
+HEAR_SECONDS = 10.0
+"""How often is noted that bots can be heard."""
 _MOST_EVENTS = 5000
 _MOST_LOG_LINES = 5000
 
@@ -128,12 +132,14 @@ class Pool(Creation):
         *,
         cause: FailureCause | None = None,
         details: Json | None = None,
+        heard: bool = True,
     ) -> list[Transition]:
         """Record how far a bot says that it has come. So its container runs: its slot is busy.
 
-        A status that is no step forward from where the bot is changes nothing. `DONE` and `FATAL`
-        release its slot; `FATAL` has a cause, `BOT_FAILED` unless given. Raises `InvalidRequest`
-        for what is not a bot's to say.
+        What a bot says is as good as a heartbeat; `heard` is whether it is the bot that does. A
+        status that is no step forward from where the bot is changes nothing else. `DONE` and
+        `FATAL` release its slot; `FATAL` has a cause, `BOT_FAILED` unless given. Raises
+        `InvalidRequest` for what is not a bot's to say.
         """
         if status not in BOT_MAY_SAY:
             raise InvalidRequest(f"A bot can't say that it is {status}.")
@@ -158,6 +164,7 @@ class Pool(Creation):
             self._store.advance_bot(
                 *(slot_id, lease, status, bot_sources(status), reason, details or {}),
                 self._settings.leave_grace_ms,
+                heard=heard,
             )
         )
         if not written:
@@ -230,8 +237,9 @@ class Pool(Creation):
         reason: str,
         *,
         unless_heard_since: datetime | None = None,
+        was: SlotStatus | None = None,
     ) -> list[Transition]:
-        """Put a slot into `error`.
+        """Put a slot into `error`, unless it is not what it `was` any more.
 
         A bot that has launches left, and was not in its call yet or may go back there, goes back to
         its place in the queue and on to the next free slot; any other is `FATAL`. One that was
@@ -240,7 +248,7 @@ class Pool(Creation):
         written = await self._logged(
             self._store.relaunch_bot(
                 *(slot_id, lease, reason, BOT_RELAUNCHABLE, self._settings.max_launch_attempts),
-                unless_heard_since,
+                *(unless_heard_since, was),
             )
         )
         if not written:
@@ -253,9 +261,10 @@ class Pool(Creation):
                     failure_cause=cause,
                     reason=reason,
                     unless_heard_since=unless_heard_since,
+                    was=was,
                 )
             )
-        if not written:
+        if not written and was in {None, SlotStatus.RELEASING}:
             written = await self._logged(self._store.fail_slot(slot_id, lease, reason))
         if not written:
             await self._check_lease(slot_id, lease)
@@ -334,10 +343,18 @@ class Pool(Creation):
         if await self._store.retry_slot(slot_id):
             self._announce({WORK})
 
+    async def keep_hearing(self) -> None:
+        """Note that bots can be heard: to be done every `HEAR_SECONDS` while they can.
+
+        In the times between, if there are any, nobody counts as silent.
+        """
+        await self._store.keep_hearing(_HEARD_WITHIN_MS)
+
     async def prune(self) -> int:
         """Forget what is older than the retention, and return how many rows that were."""
         before = await self._store.now() - timedelta(days=self._settings.retention_days)
-        pruned = await self._store.prune_transitions(before) + await self._store.prune_pulls(before)
+        pruned = await self._store.prune_transitions(before)
+        pruned += await self._store.prune_pulls(before) + await self._store.prune_outages(before)
         while count := await self._store.prune_bots(before, _BATCH):
             pruned += count
         return pruned

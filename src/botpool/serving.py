@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,9 +15,9 @@ import uvicorn
 from botpool.access import Access
 from botpool.api import create_app
 from botpool.engines import check_engine, lacks_images, make_engines
-from botpool.errors import SettingsInvalid, SetupError
+from botpool.errors import BotpoolError, SettingsInvalid, SetupError
 from botpool.models import BotPage
-from botpool.pool import Pool
+from botpool.pool import HEAR_SECONDS, Pool
 from botpool.reconciler import Reconciler
 from botpool.record import Record
 from botpool.states import BOT_ENDED, BotStatus
@@ -152,6 +152,7 @@ async def _answering(
     )
     server = _Server(config)
     async with (
+        _beside("hearing", _hear(pool)),
         _beside("record", record.run(database)) as following,
         _beside("server", server.serve(sockets=[listening])) as answering,
     ):
@@ -162,6 +163,14 @@ async def _answering(
             record.stop()
             server.should_exit = True
             await asyncio.wait({following, answering})
+
+
+async def _hear(pool: Pool) -> None:
+    """Note again and again that bots can be heard."""
+    while True:
+        with suppress(BotpoolError):
+            await pool.keep_hearing()
+        await asyncio.sleep(HEAR_SECONDS)
 
 
 @asynccontextmanager

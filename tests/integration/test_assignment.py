@@ -126,6 +126,7 @@ async def test_a_release_that_waits_for_a_step_of_its_bot_tells_that_step(scene:
         await connection.fetch(
             QUERIES["advance_bot"],
             *(slot.id, slot.lease, BotStatus.IN_CALL, [BotStatus.DEPLOYING], "admitted", {}, 0),
+            True,
         )
         release = asyncio.create_task(scene.end(slot))
         await scene.until_blocked(release)
@@ -149,7 +150,9 @@ async def test_a_release_tells_the_final_status_and_how_long_the_slot_was_held(
     await scene.pass_time(seconds=90)
     of_slot, of_bot = await scene.end(slot)
     assert (of_slot.from_status, of_slot.to_status, of_slot.bot_id) == ("busy", "releasing", bot.id)
-    assert of_slot.details == {"botStatus": "DONE", "heldMs": 90_000, "lastHeartbeat": None}
+    assert of_slot.details["heldMs"] == 90_000
+    assert of_slot.details["botStatus"] == "DONE"
+    assert datetime.fromisoformat(of_slot.details["lastHeartbeat"]) == bot.last_heartbeat
     assert (of_bot.from_status, of_bot.to_status) == ("IN_CALL", "DONE")
     after = await scene.pool.get_slot(slot.id)
     assert (after.status, after.last_released_at) == (SlotStatus.RELEASING, of_slot.at)
@@ -242,7 +245,7 @@ async def test_a_heartbeat_that_waits_for_a_relaunch_is_stale(scene: Scene) -> N
     async with scene.database.transaction() as connection:
         await connection.fetch(
             QUERIES["relaunch_bot"],
-            *(slot.id, slot.lease, "it did not start", list(BOT_RELAUNCHABLE), 2, None),
+            *(slot.id, slot.lease, "it did not start", list(BOT_RELAUNCHABLE), 2, None, None),
         )
         heartbeat = asyncio.create_task(scene.pool.heartbeat(slot.id, slot.lease))
         await scene.until_blocked(heartbeat)

@@ -363,3 +363,20 @@ async def test_platforms_without_an_image_need_no_pull(database: Database) -> No
         bot = await works.launched(Platform.ZOOM)
         assert bot.status is BotStatus.JOINING_CALL
         assert works.engine.counts["pull"] == 0
+
+
+async def test_a_failure_that_is_older_than_the_bots_own_word_is_none(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with working(database, faults=Faults(start=(60, 60))) as works:
+        bot = await works.launched()
+        slot = await works.slot_of(bot.id)
+
+        async def late(*_: object) -> Observation:
+            await works.pool.advance(slot.id, slot.lease, BotStatus.IN_CALL, "admitted")
+            return Observation(state=ContainerState.FAILED, detail="the deployment has failed")
+
+        monkeypatch.setattr(works.engine, "observe", late)
+        await works.go(seconds=30)
+        assert (await works.pool.get_bot(bot.id)).status is BotStatus.IN_CALL
+        assert (await works.pool.get_slot(slot.id)).status is SlotStatus.BUSY

@@ -134,7 +134,7 @@ async def test_two_tasks_that_take_a_slot_at_once_do_not_both_have_it(
         with pytest.raises(ClaimLost, match="is worked on already"):
             async with claims.working_on(slot):
                 pytest.fail("it is not ours alone")
-        await claims.give_back(slot, 0, failed=False)
+        await claims.give_back(slot, 0)
         assert (await works.pool.get_slot(slot.id)).claimed_by == works.reconciler._context.replica
 
 

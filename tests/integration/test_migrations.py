@@ -129,5 +129,5 @@ async def test_slots_of_before_the_reconciler_are_due_at_once(empty_database_url
             """
         )
         assert (await migrate(database))[0] == "0002_reconciler"
-        claimed = await Store(database).claim_slots("me", 1000, 10, [], 1_500_000, "process")
+        claimed = await Store(database).claim_slots("me", 1000, 10, [], 1_500_000, "process", 1)
         assert sorted(slot.slot_name for slot in claimed) == ["pool-zoom-002", "pool-zoom-003"]

@@ -251,7 +251,7 @@ async def test_a_bot_that_moves_while_it_is_stopped_is_followed(scene: Scene) ->
     async with scene.database.transaction() as connection:
         await connection.fetch(
             QUERIES["relaunch_bot"],
-            *(slot.id, slot.lease, "it did not start", list(BOT_RELAUNCHABLE), 2, None),
+            *(slot.id, slot.lease, "it did not start", list(BOT_RELAUNCHABLE), 2, None, None),
         )
         stop = asyncio.create_task(scene.pool.stop_bot(first))
         await scene.until_blocked(stop)

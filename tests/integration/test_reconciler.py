@@ -35,7 +35,7 @@ async def test_a_slot_that_a_replica_has_taken_is_nobody_elses_until_its_claim_e
     async with working(database) as works:
         bot = (await works.create(Platform.ZOOM)).bot
         # Taken by somebody who is killed before it has done anything.
-        (slot,) = await works.store.claim_slots("dead", 15_000, 10, [], 1_500_000, "simulated")
+        (slot,) = await works.store.claim_slots("dead", 15_000, 10, [], 1_500_000, "simulated", 1)
         await works.go(seconds=14)
         assert (await works.pool.get_slot(slot.id)).claimed_by == "dead"
         await works.go(seconds=2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,11 +11,12 @@ import pytest
 from botpool.engines.simulated import Faults
 from botpool.errors import StaleLease
 from botpool.reconciler import recovery
-from botpool.reconciler.recovery import Outcome, counted
+from botpool.reconciler.recovery import Outcome, carry_out, counted
 from botpool.states import BotStatus, FailureCause, SlotStatus
 from tests.reconciling import container, working
 
 if TYPE_CHECKING:
+    from botpool.engines.base import Container
     from botpool.models import Bot
     from botpool.reconciler.recovery import Decision
     from botpool.store import Database
@@ -192,6 +194,110 @@ async def test_a_bot_that_is_lost_in_its_call_goes_back_there_if_that_was_asked_
         assert (found.status, found.launch_attempts) == (BotStatus.FATAL, 2)
 
 
+async def test_nobody_is_silent_while_nobody_can_be_heard(database: Database) -> None:
+    """In an outage of all APIs, or of the database."""
+    async with working(database) as works:
+        await works.pool.keep_hearing()
+        bot = await works.launched()
+        slot = await works.slot_of(bot.id)
+        await works.pool.advance(slot.id, slot.lease, BotStatus.IN_CALL, "so it says")
+        await works.pass_time(minutes=30)
+        assert await recovered(works) == only()  # nobody is back yet
+        await works.pool.keep_hearing()
+        assert await recovered(works) == only()
+        await hear(works, minutes=4)
+        assert await recovered(works) == only()
+        await works.pass_time(minutes=30)
+        await works.pool.keep_hearing()
+        assert await recovered(works) == only()
+        await hear(works, minutes=1)
+        assert await recovered(works) == only(failed=1)
+
+
+async def test_a_deployment_has_its_time_while_its_bot_can_be_heard(database: Database) -> None:
+    async with working(database, faults=Faults(start=(600, 600))) as works:
+        await works.pool.keep_hearing()
+        bot = await works.launched()
+        await works.pass_time(hours=1)
+        await works.pool.keep_hearing()
+        assert await recovered(works) == only()
+        await works.reconciler.run_once()
+        assert (await works.pool.get_bot(bot.id)).status is BotStatus.JOINING_CALL
+
+
+async def hear(works: Works, **time: float) -> None:
+    """Let so much time go by in which bots can be heard."""
+    for _ in range(int(timedelta(**time).total_seconds() // 10)):
+        await works.pass_time(seconds=10)
+        await works.pool.keep_hearing()
+
+
+async def test_a_verdict_on_a_deployment_is_void_once_its_bot_is_heard(
+    database: Database,
+) -> None:
+    async with working(database, faults=SLOW) as works:
+        bot = await stuck(works)
+        slot = await works.slot_of(bot.id)
+        await works.pass_time(minutes=15)
+        (decision,) = await works.reconciler.recover_once(dry_run=True)
+        assert decision.outcome is Outcome.FAILED
+        await works.pool.advance(slot.id, slot.lease, BotStatus.IN_CALL, "admitted")
+        assert (await carry_out(decision)).outcome is Outcome.SKIPPED
+        assert (await works.pool.get_bot(bot.id)).status is BotStatus.IN_CALL
+
+
+async def test_one_slot_that_can_not_be_judged_holds_up_no_other(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with working(database, max_launch_attempts=1) as works:
+        first, second = [await works.slot_of((await works.launched()).id) for _ in range(2)]
+        logs = works.engine.logs
+
+        async def odd(asked: Container, lines: int) -> list[str]:
+            if asked == container(first):
+                raise ZeroDivisionError("what is this?")
+            return await logs(asked, lines)
+
+        monkeypatch.setattr(works.engine, "logs", odd)
+        await works.pass_time(minutes=6)
+        assert await recovered(works) == only(failed=1, skipped=1)
+        assert (await works.pool.get_bot(second.assigned_bot_id or 0)).status is BotStatus.FATAL
+
+
+async def test_a_host_that_never_answered_is_the_evidence(database: Database) -> None:
+    async with working(database, max_launch_attempts=1, deploying_timeout_ms=10**8) as works:
+        await works.warm()
+        works.engine.take_away("a")
+        bot = (await works.create()).bot
+        for _ in range(27):
+            await works.go(minutes=1)
+        found = await works.pool.get_bot(bot.id)
+        assert (found.status, found.failure_cause) == (BotStatus.FATAL, FailureCause.ENGINE)
+        assert "last error: a does not answer" in (found.failure_reason or "")
+
+
+async def test_a_bot_that_waits_in_vain_after_a_failed_launch_tells_of_both(
+    database: Database,
+) -> None:
+    async with working(database, max_pool_size=1) as works:
+        bot = (await works.create(queue_timeout_ms=60_000)).bot
+        slot = await works.slot_of(bot.id)
+        await works.pool.mark_error(slot.id, slot.lease, FailureCause.ENGINE, "no such device")
+        await works.pass_time(minutes=1)
+        await works.pool.expire_queue()
+        assert (await works.pool.get_bot(bot.id)).failure_reason == (
+            "no slot became free within 60000 ms; it was launched before: no such device"
+        )
+
+
+async def test_a_clock_that_goes_back_puts_nothing_off(database: Database) -> None:
+    async with working(database) as works:
+        assert await works.store.take_duty("recovery", 60_000)
+        await works.pass_time(hours=-1)
+        assert await works.store.take_duty("recovery", 60_000)
+        assert not await works.store.take_duty("recovery", 60_000)
+
+
 async def test_hosts_that_hang_hold_up_nothing(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -268,7 +374,7 @@ async def test_a_bot_that_waits_past_its_deadline_is_found_here_too(database: Da
 async def test_claims_and_pulls_of_the_dead_are_let_go(database: Database) -> None:
     async with working(database) as works:
         bot = (await works.create()).bot
-        (slot,) = await works.store.claim_slots("dead", 15_000, 1, [], 10**6, "simulated")
+        (slot,) = await works.store.claim_slots("dead", 15_000, 1, [], 10**6, "simulated", 1)
         key = ("simulated", "a", slot.image or "")
         await works.store.take_pull(key, "dead", 15_000)
         await works.pass_time(seconds=20)
@@ -291,60 +397,6 @@ async def test_several_who_recover_at_once_do_it_once(database: Database) -> Non
         assert outcomes.count(Outcome.FAILED) == 1
         ends = [t for t in await works.pool.timeline(bot.id) if t.to_status == BotStatus.FATAL]
         assert len(ends) == 1
-
-
-# Hosts that are ill
-
-
-async def ill(works: Works) -> list[str]:
-    return [host.host for host in await works.pool.hosts() if host.ill_since is not None]
-
-
-async def fail_on(works: Works, host: str, times: int) -> None:
-    """Let so many looks at slots of a host fail."""
-    works.engine.take_away(host)
-    for _ in range(times):
-        await works.go(minutes=1)
-
-
-async def test_a_host_that_fails_often_gets_no_new_work_until_a_probe_goes_well(
-    database: Database,
-) -> None:
-    async with working(database, hosts=("a", "b"), host_failures=3) as works:
-        slots = [await works.warm() for _ in range(1)]
-        bots = [await works.launched() for _ in range(3)]
-        for bot in bots:
-            await works.end(await works.slot_of(bot.id))
-        await works.reconciler.run_once()
-        assert {slot.host for slot in await works.pool.slots()} == {"a", "b"}
-        victim = (await works.create()).bot
-        host = (await works.slot_of(victim.id)).host or ""
-        await fail_on(works, host, 3)
-        assert await ill(works) == [host]
-        # Whoever was to start there goes elsewhere, and so does everybody new.
-        await works.go(minutes=1)
-        for bot in [victim, *[await works.launched() for _ in range(2)]]:
-            assert (await works.slot_of(bot.id)).host != host
-        works.engine.bring_back(host)
-        for _ in range(10):
-            await works.go(minutes=1)
-            await works.reconciler.recover_once()
-        assert await ill(works) == []
-        assert all(not slot.held for slot in await works.pool.slots())
-        assert slots
-
-
-async def test_one_success_between_failures_keeps_a_host_well(database: Database) -> None:
-    async with working(database, host_failures=2) as works:
-        slot = await works.warm()
-        for _ in range(3):
-            await works.create()
-            await fail_on(works, "a", 1)
-            works.engine.bring_back("a")
-            await works.go(minutes=2)
-            await works.end(await works.pool.get_slot(slot.id))
-            await works.reconciler.run_once()
-        assert await ill(works) == []
 
 
 async def test_a_bot_is_launched_as_often_as_it_asks_for(database: Database) -> None:

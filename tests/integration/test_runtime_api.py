@@ -148,6 +148,19 @@ async def test_a_bot_tells_how_far_it_has_come_and_why(
     assert (last.to_status, last.reason) == (status, "it saw the door")
 
 
+async def test_what_a_bot_tells_is_as_good_as_a_heartbeat(
+    scene: Scene, http: httpx.AsyncClient
+) -> None:
+    bot, slot = await deploying(scene)
+    heard = []
+    for status in ("IN_CALL", "IN_CALL", "JOINING_CALL"):
+        await scene.pass_time(seconds=1)
+        await http.post("status", json={"lease": slot.lease, "status": status})
+        heard.append((await scene.pool.get_bot(bot.id)).last_heartbeat)
+    assert None not in heard
+    assert heard == sorted({*filter(None, heard)})
+
+
 async def test_a_bot_that_fails_says_why(scene: Scene, http: httpx.AsyncClient) -> None:
     bot, slot = await deploying(scene)
     await http.post("status", json={"lease": slot.lease, "status": "FATAL", "reason": "no door"})

@@ -12,6 +12,7 @@ from botpool.states import BotStatus, FailureCause, SlotStatus
 from tests.reconciling import container, working
 
 if TYPE_CHECKING:
+    from botpool.engines.base import ListedContainer
     from botpool.store import Database
 
 NOTHING = SyncCounts()
@@ -139,3 +140,21 @@ async def test_a_comparison_is_made_by_one_replica_at_a_time(database: Database)
         await works.pass_time(seconds=6)
         await other.sync_once()
         assert works.engine.counts["calls"] == before + 1
+
+
+async def test_a_slot_that_is_released_while_it_is_compared_has_not_crashed(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with working(database) as works:
+        bot = await works.launched()
+        slot = await works.slot_of(bot.id)
+        listed = works.engine.list
+
+        async def late(host: str) -> list[ListedContainer]:
+            await works.end(slot)
+            works.engine.exit(container(slot), 0)
+            return await listed(host)
+
+        monkeypatch.setattr(works.engine, "list", late)
+        assert (await works.reconciler.sync_once()).crashed == 0
+        assert (await works.pool.get_slot(slot.id)).status is SlotStatus.RELEASING

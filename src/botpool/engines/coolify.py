@@ -25,7 +25,7 @@ from botpool.engines.base import (
 from botpool.engines.coolify_api import split_image, version_number
 from botpool.engines.coolify_budget import Urgency
 from botpool.engines.coolify_view import LIST_SECONDS, Shared, View
-from botpool.errors import ContainerMissing, EngineRefused, EngineUnavailable
+from botpool.errors import ContainerMissing, EngineRefused, EngineUnavailable, NoImage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -303,7 +303,7 @@ class CoolifyEngine:
 
     async def _create(self, spec: ContainerSpec, mark: str) -> str:
         if not spec.image:
-            raise EngineRefused(f"{spec.slot_name} has no image: set that of its platform.")
+            raise NoImage(f"{spec.slot_name} has no image: set that of its platform.")
         name, tag = split_image(spec.image)
         destination = self._servers[spec.host]
         return await self._api.create_application(

@@ -29,6 +29,7 @@ from botpool.errors import (
     EngineRefused,
     EngineUnavailable,
     ImageMissing,
+    NoImage,
     SettingsInvalid,
 )
 
@@ -163,7 +164,7 @@ class DockerEngine:
     async def create(self, spec: ContainerSpec) -> str:
         """Make a container; one of ours that has its name and doesn't run makes way for it."""
         if not spec.image:
-            raise EngineRefused(f"{spec.slot_name} has no image: set that of its platform.")
+            raise NoImage(f"{spec.slot_name} has no image: set that of its platform.")
         config = self._config(spec)
         with self._docker(spec.host) as client:
             try:

@@ -53,7 +53,7 @@ def mapped_errors(host: str) -> Iterator[None]:
         raise EngineUnavailable(f"Docker on {host} did not answer in time.") from error
     except (aiohttp.ClientError, OSError) as error:
         raise EngineUnavailable(f"Docker on {host} does not answer: {error}") from error
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, struct.error) as error:
         raise EngineUnavailable(f"What answers for Docker on {host} is not Docker.") from error
 
 

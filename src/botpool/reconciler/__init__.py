@@ -2,6 +2,6 @@
 
 from botpool.reconciler.loop import Reconciler
 from botpool.reconciler.points import Point
-from botpool.reconciler.recovery import Decision, Outcome, counted
+from botpool.reconciler.recovery import SILENT, Decision, Outcome, counted
 
-__all__ = ["Decision", "Outcome", "Point", "Reconciler", "counted"]
+__all__ = ["SILENT", "Decision", "Outcome", "Point", "Reconciler", "counted"]

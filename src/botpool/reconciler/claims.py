@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from botpool.errors import BotpoolError, ClaimLost
+from botpool.reconciler.context import to_the_end
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from botpool.reconciler.context import Context
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("botpool")
+
+_NOBODYS_AFTER_MS = 600_000
+"""A host that no botpool has compared with the slots for so long is in nobody's settings."""
 
 
 class Work:
@@ -58,7 +62,7 @@ class Claims:
         """
         taken = await self._store.claim_slots(
             *(self._replica, self._ttl_ms, most, self._hosts, self._deploy_timeout_ms),
-            self._engine,
+            *(self._engine, _NOBODYS_AFTER_MS),
         )
         return [slot for slot in taken if slot.id not in self._workers]
 
@@ -76,7 +80,7 @@ class Claims:
             async with self.working_on(slot):
                 yield slot
         finally:
-            await self.give_back(slot, None, failed=False)
+            await self.give_back(slot, None)
 
     @asynccontextmanager
     async def working_on(self, slot: Slot) -> AsyncIterator[None]:
@@ -102,16 +106,14 @@ class Claims:
         finally:
             del self._workers[slot.id]
 
-    async def give_back(self, slot: Slot, due_in: float | None, *, failed: bool) -> None:
+    async def give_back(self, slot: Slot, due_in: float | None, error: str | None = None) -> None:
         """Let go of a slot that no other task of ours is at. `None` leaves open when it is due."""
         if slot.id in self._workers:
             return
         if due_in is None:
-            await asyncio.shield(self._store.drop_claim(slot.id, self._replica))
+            await to_the_end(self._store.drop_claim(slot.id, self._replica))
         else:
-            await asyncio.shield(
-                self._store.return_slot(slot, self._replica, due_in * 1000, failed=failed)
-            )
+            await to_the_end(self._store.return_slot(slot, self._replica, due_in * 1000, error))
 
     async def renew(self) -> None:
         """Renew what is being worked on, and cancel the work on what is ours no more."""

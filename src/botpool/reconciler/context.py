@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from botpool.engines.base import Container
 from botpool.errors import ClaimLost, EngineRefused
+from botpool.models import HostFailure
 from botpool.reconciler.points import go_on
 from botpool.states import BOT_RELAUNCHABLE, BotStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Coroutine, Mapping
 
     from botpool.engines.base import Engine
     from botpool.models import Bot, Slot
@@ -29,6 +31,16 @@ NOW = 0.0
 """Look at the slot again at once."""
 
 _FIRST_LOOK_SECONDS = 0.1
+
+
+async def to_the_end(work: Coroutine[Any, Any, object]) -> None:
+    """Wait for work that goes on, to its end, when the one who waits is cancelled.
+
+    What it fails with then is nobody's business.
+    """
+    task = asyncio.ensure_future(work)
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())
+    await asyncio.shield(task)
 
 
 @dataclass(frozen=True)
@@ -80,21 +92,43 @@ class Context:
         back = bot.relaunch_in_call and bot.status is BotStatus.IN_CALL
         return (back or bot.status in BOT_RELAUNCHABLE) and bot.launch_attempts < most
 
+    def has_host(self, slot: Slot) -> bool:
+        """Whether a slot is on no host yet, or on one that this replica can reach."""
+        engine = self.engines.get(slot.engine)
+        return slot.host is None or engine is None or slot.host in engine.hosts()
+
+    async def host_is_silent(self, engine: str, host: str, what: str, reason: str) -> None:
+        """Note that a host did not answer, where each host has an API of its own."""
+        if engine in self.engines and not self.engines[engine].traits.one_api:
+            await self._note(HostFailure(engine=engine, host=host, what=what, reason=reason))
+
     async def note_failure(self, slot: Slot, reason: str) -> None:
-        """Note that something has failed on a slot's host; several of that make it ill."""
-        if slot.host is None:
-            return
+        """Note that a launch has failed on a slot's host; several of that make it ill."""
+        if slot.host is not None:
+            await self._note(
+                HostFailure(
+                    engine=slot.engine,
+                    host=slot.host,
+                    what=f"slot {slot.id}, lease {slot.lease}",
+                    reason=reason,
+                    image=slot.image or "",
+                )
+            )
+
+    async def _note(self, failure: HostFailure) -> None:
         settings = self.settings
         if await self.store.note_failure(
-            *(slot.engine, slot.host, reason, settings.host_failures),
-            *(settings.host_failure_window_ms, settings.recovery_interval_ms),
+            failure,
+            most=settings.host_failures,
+            within_ms=settings.host_failure_window_ms,
+            probe_in_ms=settings.recovery_interval_ms,
         ):
             _log.warning(
                 "host is ill: it gets no new work",
-                engine=slot.engine,
-                host=slot.host,
+                engine=failure.engine,
+                host=failure.host,
                 failures=settings.host_failures,
-                reason=reason,
+                reason=failure.reason,
             )
 
     async def note_success(self, slot: Slot) -> None:

@@ -21,19 +21,14 @@ from typing import TYPE_CHECKING
 import orjson
 
 from botpool.engines.base import STOPPED, Container, ContainerState, Observation
-from botpool.errors import (
-    ContainerMissing,
-    EngineRefused,
-    ImageMissing,
-    StaleLease,
-)
+from botpool.errors import ContainerMissing, EngineRefused, ImageMissing, NoImage, StaleLease
 from botpool.models import WAITS_FOR_HOST, WAITS_FOR_IMAGE, WAITS_FOR_ROOM
 from botpool.reconciler.context import NOW, container_of, storable
 from botpool.reconciler.create import create, new_environment
 from botpool.reconciler.evidence import evidence
 from botpool.reconciler.points import Point
 from botpool.reconciler.release import give_up_outdated
-from botpool.states import BotStatus, FailureCause
+from botpool.states import BotStatus, FailureCause, SlotStatus
 
 if TYPE_CHECKING:
     from botpool.models import Bot, Slot
@@ -51,22 +46,40 @@ async def deploy(context: Context, pulls: Pulls, slot: Slot) -> float | None:
     context.reached(Point.DEPLOY_TAKEN)
     settings = context.settings
     waited = (slot.read_at - slot.last_assigned_at).total_seconds()
-    if waited * 1000 >= settings.deploy_timeout_ms:
-        said = f", last status: {slot.deployment_status}" if slot.deployment_status else ""
-        no_image = slot.deployment_status == WAITS_FOR_IMAGE
-        cause = FailureCause.IMAGE_PULL if no_image else FailureCause.START_TIMEOUT
-        await _fail(context, slot, cause, f"not running after {waited:.0f} s{said}")
+    if waited * 1000 >= settings.deploy_timeout_ms and await _had_its_time(context, slot):
+        await _fail(context, slot, *_late(slot, waited))
+        return NOW
+    if slot.deployment_started_at is not None and not context.has_host(slot):
+        await _give_up(context, slot, f"nobody has its host {slot.host} any more")
         return NOW
     if await _better_elsewhere(context, slot):
-        await _fail(context, slot, FailureCause.ENGINE, f"its host {slot.host} is ill")
+        await _give_up(context, slot, f"its host {slot.host} is ill")
         return NOW
     try:
         return await _deploy(context, pulls, slot)
     except EngineRefused as error:
         # What is refused to one who was paused may well be right for those who went on.
         await context.confirm(slot)
-        await _fail(context, slot, FailureCause.ENGINE, str(error))
+        cause = FailureCause.IMAGE_PULL if isinstance(error, NoImage) else FailureCause.ENGINE
+        await _fail(context, await context.pool.get_slot(slot.id), cause, str(error))
         return NOW
+
+
+async def _had_its_time(context: Context, slot: Slot) -> bool:
+    """Whether there was somebody to hear its bot for as long as a deployment may take."""
+    heard = await context.store.heard_for(slot.last_assigned_at)
+    return heard.total_seconds() * 1000 >= context.settings.deploy_timeout_ms
+
+
+def _late(slot: Slot, waited: float) -> tuple[FailureCause, str]:
+    """Why a deployment took too long, and the evidence."""
+    reason = f"not running after {waited:.0f} s"
+    if slot.deployment_status:
+        reason += f", last status: {slot.deployment_status}"
+    if slot.step_error:
+        return FailureCause.ENGINE, f"{reason}, last error: {slot.step_error}"
+    no_image = slot.deployment_status == WAITS_FOR_IMAGE
+    return FailureCause.IMAGE_PULL if no_image else FailureCause.START_TIMEOUT, reason
 
 
 async def _better_elsewhere(context: Context, slot: Slot) -> bool:
@@ -76,7 +89,9 @@ async def _better_elsewhere(context: Context, slot: Slot) -> bool:
     bot = await context.pool.get_bot(slot.assigned_bot_id or 0)
     if not context.may_launch_again(bot):
         return False
-    return any(host != slot.host for host in await context.engine(slot).open_hosts())
+    known = await context.store.list_hosts()
+    ill = {host.host for host in known if host.engine == slot.engine and host.ill_since}
+    return any(host not in ill for host in await context.engine(slot).open_hosts())
 
 
 async def _deploy(context: Context, pulls: Pulls, slot: Slot) -> float | None:
@@ -207,6 +222,7 @@ async def _judge(
                 BotStatus.JOINING_CALL,
                 "container runs",
                 details={"deployment": slot.deployment_ref},
+                heard=False,
             )
             await context.note_success(slot)
             context.reached(Point.DEPLOY_RUNNING)
@@ -251,10 +267,18 @@ async def _create_again(context: Context, pulls: Pulls, slot: Slot) -> float | N
 
 
 async def _fail(context: Context, slot: Slot, cause: FailureCause, reason: str) -> None:
+    """Let a launch have failed, unless its container was heard meanwhile."""
     reason = storable(reason, _LONGEST_REASON)
-    await context.pool.mark_error(slot.id, slot.lease, cause, reason)
-    if cause in _SAYS_OF_HOST:
+    was = SlotStatus.DEPLOYING
+    failed = await context.pool.mark_error(slot.id, slot.lease, cause, reason, was=was)
+    if failed and cause in _SAYS_OF_HOST:
         await context.note_failure(slot, reason)
+
+
+async def _give_up(context: Context, slot: Slot, reason: str) -> None:
+    """Let a launch have failed for what is known of its host already."""
+    was = SlotStatus.DEPLOYING
+    await context.pool.mark_error(slot.id, slot.lease, FailureCause.ENGINE, reason, was=was)
 
 
 def bot_data(context: Context, slot: Slot, bot: Bot) -> str:

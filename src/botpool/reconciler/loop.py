@@ -31,7 +31,7 @@ from botpool.errors import (
 )
 from botpool.models import WAITS_FOR_ROOM
 from botpool.reconciler.claims import Claims
-from botpool.reconciler.context import NOW, Context
+from botpool.reconciler.context import NOW, Context, storable
 from botpool.reconciler.deploy import deploy
 from botpool.reconciler.descriptions import Descriptions
 from botpool.reconciler.points import go_on
@@ -60,6 +60,7 @@ _SHUTDOWN_SECONDS = 5.0
 _LONGEST_BACK_OFF_SECONDS = 60.0
 _FIRST_BACK_OFF_SECONDS = 0.5
 _PRUNE_EVERY_MS = 3_600_000
+_LONGEST_ERROR = 1000
 
 
 class Reconciler:
@@ -133,6 +134,9 @@ class Reconciler:
         except (EngineError, TimeoutError) as error:
             # Not to know is no news: nothing is changed for it.
             _log.warning("no comparison", engine=engine, host=host, error=str(error))
+            if isinstance(error, EngineUnavailable):
+                what = f"comparison at {await context.store.now():%H:%M:%S}"
+                await context.host_is_silent(engine, host, what, str(error))
             return SyncCounts()
 
     def _sync_interval_ms(self, engine: str) -> int:
@@ -275,7 +279,7 @@ class Reconciler:
     async def _drive(self, slot: Slot) -> None:
         """Work on a slot that is ours until it has to wait, and give it back."""
         due_in: float | None = NOW
-        failed = False
+        failed: str | None = None
         self._descriptions.show(slot)
         try:
             async with self._claims.working_on(slot):
@@ -283,11 +287,11 @@ class Reconciler:
         except ClaimLost:
             return
         except Exception as error:  # noqa: BLE001 - whatever it is, the slot is tried again
-            failed = True
+            failed = storable(str(error) or type(error).__name__, _LONGEST_ERROR)
             due_in = self._back_off(slot, error)
             await self._note_failure(slot, error)
         finally:
-            await self._claims.give_back(slot, due_in, failed=failed)
+            await self._claims.give_back(slot, due_in, failed)
 
     async def _steps(self, slot: Slot) -> tuple[Slot, float | None]:
         """Do one step after another; the slot as it is then, and in how many seconds to go on."""
@@ -357,13 +361,11 @@ class Reconciler:
         return seconds
 
     async def _note_failure(self, slot: Slot, error: Exception) -> None:
-        """An engine that does not answer is its host's failure, where each host has its own."""
-        engine = self._context.engines.get(slot.engine)
-        if engine is None or engine.traits.one_api:
-            return
-        if isinstance(error, EngineUnavailable | TimeoutError):
+        """An engine that does not answer is its host's failure."""
+        if isinstance(error, EngineUnavailable) and slot.host is not None:
             with suppress(BotpoolError):
-                await self._context.note_failure(slot, str(error) or "no answer in time")
+                what = f"slot {slot.id}, lease {slot.lease}"
+                await self._context.host_is_silent(slot.engine, slot.host, what, str(error))
 
     @property
     def busy(self) -> int:

@@ -29,9 +29,9 @@ from botpool.errors import (
     StaleLease,
 )
 from botpool.models import WAITS_FOR_IMAGE
-from botpool.reconciler.context import NOW
+from botpool.reconciler.context import NOW, to_the_end
 from botpool.reconciler.points import Point
-from botpool.states import FailureCause
+from botpool.states import FailureCause, SlotStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -144,7 +144,7 @@ class Pulls:
             fetched = await self._pull_while_ours(key)
             log.info("pull done", fetched=fetched)
         except asyncio.CancelledError:
-            await asyncio.shield(self._finish(key, "its replica shut down", 0.0))
+            await to_the_end(self._finish(key, "its replica shut down", 0.0))
             raise
         except EngineRefused as failure:
             # The image can't be had. Whoever waits finds out for itself, one after the other.
@@ -169,8 +169,9 @@ class Pulls:
             nonlocal progress
             progress = new
 
+        # Whoever was paused before this may find that others have gone on.
+        renewed = await self._renew(key, progress, asyncio.get_running_loop().time())
         pulling = asyncio.create_task(self._context.engines[engine].pull(host, image, note))
-        renewed = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(settings.deploy_timeout_ms / 1000):
                 while not pulling.done():
@@ -202,8 +203,9 @@ class Pulls:
 
     async def _fail(self, slot: Slot, error: str) -> None:
         try:
+            reason, was = f"image not pulled: {error}", SlotStatus.DEPLOYING
             await self._context.pool.mark_error(
-                slot.id, slot.lease, FailureCause.IMAGE_PULL, f"image not pulled: {error}"
+                slot.id, slot.lease, FailureCause.IMAGE_PULL, reason, was=was
             )
         except (StaleLease, NotFound):
             _log.info("nobody waits for the pull", slot_name=slot.slot_name, lease=slot.lease)

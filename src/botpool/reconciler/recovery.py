@@ -41,6 +41,9 @@ if TYPE_CHECKING:
     from botpool.models import Bot, Slot
     from botpool.reconciler.context import Context
 
+SILENT = "no heartbeat"
+"""How the reason begins for which a bot that is not heard is taken off its slot."""
+
 _LONGEST_REASON = 4000
 _MOST_LOOKS_AT_A_TIME = 32
 _LOOK_SECONDS = 15.0
@@ -110,11 +113,8 @@ def _skipped(decision: Decision, reason: str) -> Decision:
 
 async def deploying(context: Context) -> list[Decision]:
     """Deployments that take longer than they should."""
-    settings = context.settings
-    since = await context.store.now() - _ms(settings.deploying_timeout_ms)
-    return await _judged(
-        context, await context.store.list_deploying(since), partial(_judge_deploying, context)
-    )
+    slots = await context.store.list_deploying(context.settings.deploying_timeout_ms)
+    return await _judged(context, slots, partial(_judge_deploying, context))
 
 
 async def _judged(
@@ -125,7 +125,15 @@ async def _judged(
 
     async def judged(slot: Slot) -> Decision:
         async with hands:
-            return await judge(slot, await context.pool.get_bot(slot.assigned_bot_id or 0))
+            try:
+                return await judge(slot, await context.pool.get_bot(slot.assigned_bot_id or 0))
+            except Exception as error:  # noqa: BLE001 - whatever it is, others are not held up
+                return Decision(
+                    step=str(slot.status),
+                    subject=slot.slot_name,
+                    outcome=Outcome.SKIPPED,
+                    reason=f"it can't be judged: {error!r}",
+                )
 
     return await asyncio.gather(*map(judged, slots))
 
@@ -143,11 +151,11 @@ async def _judge_deploying(context: Context, slot: Slot, bot: Bot) -> Decision:
     if bot.last_heartbeat is not None and slot.read_at - bot.last_heartbeat <= freshness:
         reason = f"its bot {bot.id} is heard"
         if slot.recovery_attempts >= settings.max_skipped_recoveries:
-            status = BotStatus.JOINING_CALL
+            busy = (slot.id, slot.lease, BotStatus.JOINING_CALL, f"{reason} for long")
             return decided(
                 Outcome.RECOVERED,
                 f"{reason}, and has been for long: it is busy",
-                partial(pool.advance, slot.id, slot.lease, status, f"{reason} for long"),
+                partial(pool.advance, *busy, heard=False),
             )
         act = partial(pool.push_on, slot.id, slot.lease, f"skipped: {reason}")
         return decided(Outcome.SKIPPED, reason, act)
@@ -169,16 +177,17 @@ async def _judge_deploying(context: Context, slot: Slot, bot: Bot) -> Decision:
         failure_cause=FailureCause.START_TIMEOUT,
         reason=reason,
         unless_heard_since=slot.read_at - freshness if bot.last_heartbeat else None,
+        was=SlotStatus.DEPLOYING,
     )
     return decided(Outcome.FAILED, reason, partial(_end, context, ending))
 
 
 async def silent(context: Context) -> list[Decision]:
     """Bots that were in their call, or on their way into it, and are not heard any more."""
-    since = await context.store.now() - _ms(context.settings.heartbeat_freshness_ms)
-    return await _judged(
-        context, await context.store.list_silent(since), partial(_judge_silent, context, since)
-    )
+    freshness_ms = context.settings.heartbeat_freshness_ms
+    since = await context.store.now() - _ms(freshness_ms)
+    slots = await context.store.list_silent(since, freshness_ms)
+    return await _judged(context, slots, partial(_judge_silent, context, since))
 
 
 async def _judge_silent(context: Context, since: datetime, slot: Slot, bot: Bot) -> Decision:
@@ -189,7 +198,7 @@ async def _judge_silent(context: Context, since: datetime, slot: Slot, bot: Bot)
     heard = bot.last_heartbeat or bot.started_at or slot.last_assigned_at
     age = (slot.read_at - heard).total_seconds()
     reason = storable(
-        f"no heartbeat for {age:.0f} s, last status {bot.status}; {said}", _LONGEST_REASON
+        f"{SILENT} for {age:.0f} s, last status {bot.status}; {said}", _LONGEST_REASON
     )
     again = context.may_launch_again(bot)
     return Decision(
@@ -306,7 +315,7 @@ async def _state_of(
     """
     container = container_of(slot)
     if container is None:
-        return "it has no container"
+        return f"it has no container{f', last error: {slot.step_error}' if slot.step_error else ''}"
     try:
         async with asyncio.timeout(_LOOK_SECONDS):
             observation = await context.engine(slot).observe(container, slot.deployment_ref)

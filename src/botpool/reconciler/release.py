@@ -27,6 +27,8 @@ _log: structlog.stdlib.BoundLogger = structlog.get_logger("botpool")
 
 _KEPT_LINES = 1000
 _KEPT_LINE_LENGTH = 4000
+_MOST_FAILED_STEPS = 8
+"""In about two minutes."""
 
 
 async def release(context: Context, slot: Slot) -> float | None:
@@ -34,14 +36,14 @@ async def release(context: Context, slot: Slot) -> float | None:
     context.reached(Point.RELEASE_TAKEN)
     try:
         clean = await _stop_and_clean(context, slot)
-    except EngineRefused as error:
-        await context.confirm(slot)
+    except EngineError as error:
+        if not await _counts(context, slot, error):
+            raise
         reason = storable(str(error), _KEPT_LINE_LENGTH)
         await context.pool.mark_error(slot.id, slot.lease, FailureCause.ENGINE, reason)
         return NOW
     if not clean:
         return _next_look(context, slot)
-    await context.note_success(slot)
     if slot.draining:
         await context.pool.delete_slot(slot.id, slot.lease, "drained")
     else:
@@ -73,8 +75,9 @@ async def recover(context: Context, slot: Slot) -> float | None:
     try:
         clean = await _stop_and_clean(context, slot)
         problem = None if clean else "its container does not stop"
-    except EngineRefused as error:
-        await context.confirm(slot)
+    except EngineError as error:
+        if not await _counts(context, slot, error):
+            raise
         problem = storable(str(error), _KEPT_LINE_LENGTH)
     if problem is None:
         if slot.draining:
@@ -91,6 +94,22 @@ async def recover(context: Context, slot: Slot) -> float | None:
     return NOW
 
 
+async def _counts(context: Context, slot: Slot, error: EngineError) -> bool:
+    """Whether an error says something of the slot's container.
+
+    One that was refused does. So does one that fails again and again on a host that answers, and
+    has it.
+    """
+    await context.confirm(slot)
+    if isinstance(error, EngineRefused):
+        return True
+    container = container_of(slot)
+    if container is None or slot.failed_steps < _MOST_FAILED_STEPS:
+        return False
+    listed = await context.engine(slot).list(container.host)
+    return any(one.container == container for one in listed)
+
+
 def _next_look(context: Context, slot: Slot) -> float:
     """In how many seconds to see whether a container has stopped."""
     if not context.engine(slot).traits.lags:
@@ -100,17 +119,22 @@ def _next_look(context: Context, slot: Slot) -> float:
 
 
 async def give_up_outdated(context: Context, slot: Slot) -> Slot:
-    """Let a slot be as the settings want it now: its image, its engine, and where it calls us.
+    """Let a slot be as the settings want it now: its image, engine, host, and where it calls us.
 
     A stopped container that is otherwise is removed; one that is being started stays as it is.
     """
     settings = context.settings
     wanted = (settings.engine, settings.image(slot.platform))
-    current = (slot.engine, slot.image) == wanted and not _calls_elsewhere(context, slot)
+    current = (
+        (slot.engine, slot.image) == wanted
+        and context.has_host(slot)
+        and not _calls_elsewhere(context, slot)
+    )
     if current or (slot.deployment_started_at is not None and slot.assigned_bot_id is not None):
         return slot
     await _remove_outdated(context, slot)
-    return await context.store.give_up_container(slot, *wanted) or slot
+    move = not context.has_host(slot)
+    return await context.store.give_up_container(slot, *wanted, move=move) or slot
 
 
 def _calls_elsewhere(context: Context, slot: Slot) -> bool:
@@ -129,7 +153,7 @@ async def _remove_outdated(context: Context, slot: Slot) -> None:
     try:
         await context.engine(slot).remove(container)
     except EngineError as error:
-        if slot.engine == context.settings.engine:
+        if slot.engine == context.settings.engine and context.has_host(slot):
             raise
         # It is not used any more, and may never answer again.
         _log.warning(
@@ -144,6 +168,10 @@ async def _stop_and_clean(context: Context, slot: Slot) -> bool:
     """Whether the slot's container is proved stopped, and as a new one is."""
     container = container_of(slot)
     if container is None:
+        return True
+    if not context.has_host(slot):
+        # Nobody has: it was taken out of the settings, and what runs there is nobody's bot.
+        await give_up_outdated(context, slot)
         return True
     engine = context.engine(slot)
     if not engine.traits.keeps_logs:

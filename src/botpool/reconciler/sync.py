@@ -126,7 +126,7 @@ async def _crashed(context: Context, slot: Slot) -> bool:
     try:
         bot = await context.pool.get_bot(slot.assigned_bot_id or 0)
         if bot.status is BotStatus.LEAVING and observation.exit_code == 0:
-            await context.pool.release(
+            written = await context.pool.release(
                 Ending(
                     slot_id=slot.id,
                     lease=slot.lease,
@@ -135,10 +135,11 @@ async def _crashed(context: Context, slot: Slot) -> bool:
                 )
             )
         else:
-            await context.pool.mark_error(slot.id, slot.lease, FailureCause.CRASHED, reason)
+            cause, was = FailureCause.CRASHED, SlotStatus.BUSY
+            written = await context.pool.mark_error(slot.id, slot.lease, cause, reason, was=was)
     except (StaleLease, NotFound):
         return False
-    return True
+    return bool(written)
 
 
 async def _may_have_ended(context: Context, slot: Slot) -> bool:

@@ -100,6 +100,8 @@ class _Run:
         self.container = container
         self._environment = environment
         self._number = world.engine.starts(container)
+        self.heard_at = world.health.in_all
+        """When it last had an answer, in seconds in which there was somebody to answer."""
         self._random = random.Random(  # noqa: S311 - repeatable
             f"{world.seed}/{container.ref}/{self._number}"
         )
@@ -270,6 +272,7 @@ class _Run:
         if self.container.host in self._world.cut_off:
             raise Unreachable
         answer = await self._world.ask(self._random, request)
+        self.heard_at = self._world.health.in_all
         if not self.lives:
             raise _Gone
         return answer

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from botpool.engines.base import Container
-from botpool.reconciler import Point
+from botpool.reconciler import SILENT, Point
 from botpool.simulation.profiles import MOST_LAUNCHES
 from botpool.states import Platform, SlotStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator
 
     import asyncpg
 
@@ -79,15 +79,20 @@ class Checks:
                 f" lease {assignment[1]}",
             )
 
-    @contextmanager
-    def pulling(self, replica: Replica, key: tuple[str, str]) -> Iterator[None]:
+    @asynccontextmanager
+    async def pulling(self, replica: Replica, key: tuple[str, str]) -> AsyncIterator[None]:
         """A replica pulls an image for the length of the block.
 
         Two may at a time only where one of them was killed, paused or cut off, or the clock jumped:
-        then its claim may have expired.
+        then its claim may have expired. Who was paused right before the call can't know that.
         """
         jumps = self._world.jumps
         pulls = self._pulls.setdefault(key, [])
+        known = {(pull.host, pull.image): pull for pull in await self._world.store.list_pulls()}
+        if known[key].claimed_by != replica.claims_as:
+            self._world.journal.did("late pull", f"of {key} by {replica.name}")
+            yield
+            return
         for other, disturbed, jumped in pulls:
             if other.disturbed == disturbed and jumped == jumps:
                 self._world.broken(
@@ -126,9 +131,22 @@ class Checks:
             )
 
     def transition(self, row: asyncpg.Record) -> None:
-        """A slot became idle: nothing of it may run."""
-        if row["machine"] != "slot" or row["to_status"] != SlotStatus.IDLE or not self._can_tell():
+        """A slot became idle: nothing of it may run. A bot was silent: somebody had to be there."""
+        if row["machine"] != "slot":
             return
+        if row["reason"].startswith(SILENT):
+            self._silent((row["slot_id"], row["lease"]))
+        if row["to_status"] == SlotStatus.IDLE and self._can_tell():
+            self._idle(row)
+
+    def _silent(self, assignment: Assignment) -> None:
+        health = self._world.health
+        least = self._world.settings.heartbeat_freshness_ms / 1000 / 2
+        for run in self._world.bots.serving.get(assignment, []):
+            if run.lives and health.in_all - run.heard_at < least:
+                self._world.broken("nobody is silent while nobody can be heard", str(run))
+
+    def _idle(self, row: asyncpg.Record) -> None:
         running = self._running_of(row["slot_id"])
         if running:
             self._world.broken(

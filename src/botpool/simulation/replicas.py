@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import random
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from botpool.errors import BotpoolError, DatabaseUnreachable, EngineUnavailable
-from botpool.pool import Pool
+from botpool.pool import HEAR_SECONDS, Pool
 from botpool.reconciler import Reconciler
 from botpool.simulation.virtual_time import Process
 from botpool.store import Database, Store
@@ -81,6 +82,7 @@ class Replica:
     async def _run(self) -> None:
         try:
             await self.pool.configure()
+            self._process.spawn(self._hear())
             await self.reconciler.run(self.database)
         except BotpoolError as error:
             self.world.journal.note(f"  {self.name} gives up: {error}")
@@ -90,6 +92,12 @@ class Replica:
         finally:
             if self.alive:
                 self.end()
+
+    async def _hear(self) -> None:
+        while True:
+            with suppress(BotpoolError):
+                await self.pool.keep_hearing()
+            await asyncio.sleep(HEAR_SECONDS)
 
     # What befalls it
 
@@ -279,8 +287,12 @@ class ReplicaEngine:
 
     async def pull(self, host: str, image: str, progress: Callable[[PullProgress], None]) -> bool:
         """Bring an image to a host. Cancelled, it stops."""
-        with self._world.checks.pulling(self._replica, (host, image)):
-            return await self._call("pull", lambda: self._engine.pull(host, image, progress))
+
+        async def pull() -> bool:
+            async with self._world.checks.pulling(self._replica, (host, image)):
+                return await self._engine.pull(host, image, progress)
+
+        return await self._call("pull", pull)
 
     async def create(self, spec: ContainerSpec) -> str:
         """Make a stopped container."""

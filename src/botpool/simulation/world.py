@@ -64,18 +64,26 @@ class Health:
 
     world: World
     _since: float | None = None
+    _before: float = 0.0
 
     def changed(self) -> None:
         """Something happened to a replica."""
         if not any(replica.well for replica in self.world.replicas):
+            self._before += self.seconds
             self._since = None
         elif self._since is None:
             self._since = asyncio.get_running_loop().time()
 
     def again(self) -> None:
         """Count anew: the clock jumped."""
+        self._before += self.seconds
         self._since = None
         self.changed()
+
+    @property
+    def in_all(self) -> float:
+        """For how many seconds since the beginning."""
+        return self._before + self.seconds
 
     @property
     def seconds(self) -> float:

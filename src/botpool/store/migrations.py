@@ -37,6 +37,7 @@ _TABLES = (
     "hosts",
     "image_pulls",
     "installation",
+    "outages",
     "pools",
     "transitions",
     "webhook_attempts",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from botpool.models import Host, ImagePull
@@ -12,20 +13,33 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
-    from botpool.models import Slot, Transition
+    from botpool.models import HostFailure, Slot, Transition
     from botpool.store.work import PullKey
 
 
 class RecoveryQueries(Queries):
     """The queries of sql/recovery.sql."""
 
-    async def list_deploying(self, since: datetime) -> list[Slot]:
-        """Slots that deploy since before then."""
-        return await self._slots("list_deploying", since)
+    async def list_deploying(self, for_ms: int) -> list[Slot]:
+        """Slots that deploy for so long, while their bots could be heard."""
+        return await self._slots("list_deploying", for_ms)
 
-    async def list_silent(self, since: datetime) -> list[Slot]:
-        """Busy slots whose bot was not heard since then."""
-        return await self._slots("list_silent", since)
+    async def list_silent(self, since: datetime, for_ms: int) -> list[Slot]:
+        """Busy slots whose bot was not heard since then, nor for so long while it could be."""
+        return await self._slots("list_silent", since, for_ms)
+
+    async def keep_hearing(self, within_ms: int) -> None:
+        """Note that bots can be heard, as is done again before so much time has passed."""
+        await self._database.execute(QUERIES["keep_hearing"], within_ms)
+
+    async def heard_for(self, since: datetime) -> timedelta:
+        """For how long somebody could be heard since then."""
+        row = await self._database.fetch_one(QUERIES["heard_for"], since)
+        return row["time"] if row else timedelta()
+
+    async def prune_outages(self, before: datetime) -> int:
+        """Forget outages that ended before then."""
+        return await self._database.execute(QUERIES["prune_outages"], before)
 
     async def list_ended(self) -> list[Slot]:
         """Slots whose bot has ended."""
@@ -57,11 +71,13 @@ class RecoveryQueries(Queries):
         return await self._found("abandon_pull", *key)
 
     async def note_failure(
-        self, engine: str, host: str, reason: str, most: int, within_ms: int, probe_in_ms: int
+        self, failure: HostFailure, *, most: int, within_ms: int, probe_in_ms: int
     ) -> bool:
         """Note that something failed on a host. Whether it is ill since this moment."""
         row = await self._database.fetch_one(
-            QUERIES["note_failure"], engine, host, reason, most, within_ms, probe_in_ms
+            QUERIES["note_failure"],
+            *(failure.engine, failure.host, failure.what, failure.image, failure.reason),
+            *(most, within_ms, probe_in_ms),
         )
         return row is not None and row["ill"]
 

@@ -85,13 +85,16 @@ class Store(WorkQueries, RecoveryQueries, KeyQueries, EventQueries, RecordQuerie
         reason: str,
         details: Json,
         grace_ms: int,
+        *,
+        heard: bool,
     ) -> list[Transition]:
         """Make the slot busy and move its bot on to `status`, if it is in one of `sources`.
 
-        A bot that is to leave has `grace_ms` to do so.
+        A bot that is to leave has `grace_ms` to do so. `heard`: whether it is the bot that says so.
         """
         return await self._change(
-            "advance_bot", slot_id, lease, status, list(sources), reason, details, grace_ms
+            *("advance_bot", slot_id, lease, status, list(sources), reason, details, grace_ms),
+            heard,
         )
 
     async def end_assignments(self, endings: Sequence[Ending]) -> list[Transition]:
@@ -105,6 +108,7 @@ class Store(WorkQueries, RecoveryQueries, KeyQueries, EventQueries, RecordQuerie
             [ending.reason for ending in endings],
             [ending.failure_cause for ending in endings],
             [ending.unless_heard_since for ending in endings],
+            [ending.was for ending in endings],
             [ending.details for ending in endings],
         )
 
@@ -125,11 +129,12 @@ class Store(WorkQueries, RecoveryQueries, KeyQueries, EventQueries, RecordQuerie
         relaunchable: Iterable[BotStatus],
         max_attempts: int,
         unless_heard_since: datetime | None,
+        was: SlotStatus | None,
     ) -> list[Transition]:
         """Take a bot that is in one of `relaunchable` off its slot, and back to its place."""
         return await self._change(
             *("relaunch_bot", slot_id, lease, reason, list(relaunchable), max_attempts),
-            unless_heard_since,
+            *(unless_heard_since, was),
         )
 
     async def fail_slot(self, slot_id: int, lease: int, message: str) -> list[Transition]:

@@ -31,16 +31,19 @@ class WorkQueries(Queries):
         hosts: Sequence[tuple[str, str]],
         deploy_timeout_ms: int,
         engine: str,
+        nobodys_after_ms: int,
     ) -> list[Slot]:
         """Take at most so many slots that are due, on no host yet or on one of these.
 
         A host is an engine's name and its own. Anybody's are deployments that took too long, slots
-        of engines that are not among these, and those that are to move to `engine`.
+        of engines that are not among these, those that are to move to `engine`, and those of hosts
+        that nobody has had for so long.
         """
         reachable = [f"{name}/{host}" for name, host in hosts]
         known = [*{name for name, _ in hosts}]
         return await self._slots(
-            *("claim_slots", replica, ttl_ms, most, reachable, deploy_timeout_ms, known, engine)
+            *("claim_slots", replica, ttl_ms, most, reachable, deploy_timeout_ms, known, engine),
+            nobodys_after_ms,
         )
 
     async def claim_slot(self, slot_id: int, replica: str, ttl_ms: int) -> Slot | None:
@@ -53,12 +56,12 @@ class WorkQueries(Queries):
         return {row["id"] for row in rows}
 
     async def return_slot(
-        self, taken: Slot, replica: str, due_in_ms: float, *, failed: bool
+        self, taken: Slot, replica: str, due_in_ms: float, error: str | None
     ) -> bool:
-        """Let go of a slot, and return whether it is due at once."""
+        """Let go of a slot, on which the work may have failed. Whether it is due at once."""
         row = await self._database.fetch_one(
             QUERIES["return_slot"],
-            *(taken.id, replica, taken.lease, taken.status, due_in_ms, failed, taken.wakes),
+            *(taken.id, replica, taken.lease, taken.status, due_in_ms, error, taken.wakes),
         )
         return row is not None and row["due_now"] is True
 
@@ -113,9 +116,14 @@ class WorkQueries(Queries):
         """The slot whose present container has the token with this hash."""
         return await self._slot("get_slot_of_token", digest)
 
-    async def give_up_container(self, slot: Slot, engine: str, image: str | None) -> Slot | None:
-        """Let a slot have no container, and the next one on this engine and of this image."""
-        return await self._slot("give_up_container", slot.id, slot.lease, engine, image)
+    async def give_up_container(
+        self, slot: Slot, engine: str, image: str | None, *, move: bool = False
+    ) -> Slot | None:
+        """Let a slot have no container, and the next one on this engine and of this image.
+
+        If it is to `move`, or the engine is another one, that is on another host.
+        """
+        return await self._slot("give_up_container", slot.id, slot.lease, engine, image, move)
 
     async def put_off_recovery(self, slot_id: int, lease: int, message: str) -> int:
         """Count a failed recovery, and return how many there were."""

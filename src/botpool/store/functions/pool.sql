@@ -94,7 +94,7 @@ $$;
 -- The slot that a bot of this platform can have now: the idle one least recently used, or, where
 -- the pool may grow, one that isn't there yet (its id is NULL) with the first name that is free.
 -- No row: none. To grow, the caller holds the platform's lock. p_avoid is a host that is only taken
--- where there is nothing else.
+-- where there is nothing else: where the pool may grow and there is another host, it grows.
 DROP FUNCTION IF EXISTS free_slot(text, boolean);
 CREATE OR REPLACE FUNCTION free_slot(p_platform text, p_grow boolean, p_avoid text DEFAULT NULL)
     RETURNS SETOF bot_pool_slots LANGUAGE plpgsql AS $$
@@ -113,16 +113,20 @@ BEGIN
         IF FOUND THEN RETURN; END IF;
     END IF;
 
-    RETURN QUERY
-    SELECT * FROM bot_pool_slots
-    WHERE platform = p_platform AND status = 'idle' AND NOT held
-    ORDER BY last_used_at, id
-    LIMIT 1
-    FOR NO KEY UPDATE SKIP LOCKED;
-    IF FOUND OR NOT p_grow THEN RETURN; END IF;
-
     SELECT * INTO v_pool FROM pools WHERE platform = p_platform;
-    IF NOT FOUND THEN
+    IF p_avoid IS NULL OR NOT p_grow OR v_pool.size >= v_pool.max_size OR NOT EXISTS (
+        SELECT FROM bot_pool_slots WHERE engine = v_pool.engine AND host <> p_avoid AND NOT held
+    ) THEN
+        RETURN QUERY
+        SELECT * FROM bot_pool_slots
+        WHERE platform = p_platform AND status = 'idle' AND NOT held
+        ORDER BY last_used_at, id
+        LIMIT 1
+        FOR NO KEY UPDATE SKIP LOCKED;
+        IF FOUND OR NOT p_grow THEN RETURN; END IF;
+    END IF;
+
+    IF v_pool.platform IS NULL THEN
         RAISE EXCEPTION USING
             ERRCODE = 'BP003', MESSAGE = format('there is no pool of %s: configure it', p_platform);
     ELSIF v_pool.size < v_pool.max_size THEN
@@ -363,11 +367,12 @@ END $$;
 -- Put the bot of a slot back into the queue, at the place that its creation gave it, and on to the
 -- next free slot if there is one, on another host where there is one. Its old slot is in error. Nothing
 -- happens under an old lease, when the bot has been in its call and nobody asked for it to go back
--- there, when it was heard since p_unless_heard_since, or when it was launched p_max_attempts times.
+-- there, when it was heard since p_unless_heard_since, when its slot is not what it was (p_was), or when
+-- it was launched p_max_attempts times.
 DROP FUNCTION IF EXISTS relaunch_bot(bigint, bigint, text, text[], integer);
 CREATE OR REPLACE FUNCTION relaunch_bot(
     p_slot_id bigint, p_lease bigint, p_reason text, p_relaunchable text[], p_max_attempts integer,
-    p_unless_heard_since timestamptz
+    p_unless_heard_since timestamptz, p_was text
 ) RETURNS SETOF transitions LANGUAGE plpgsql AS $$
 DECLARE
     v_now timestamptz;
@@ -379,6 +384,7 @@ BEGIN
 
     SELECT * INTO v_slot FROM bot_pool_slots
     WHERE id = p_slot_id AND lease = p_lease AND assigned_bot_id IS NOT NULL
+        AND status = coalesce(p_was, status)
     FOR NO KEY UPDATE;
     IF NOT FOUND THEN RETURN; END IF;
     SELECT status INTO v_from FROM bots

@@ -4,6 +4,7 @@
 CREATE OR REPLACE FUNCTION schedule_slot() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     NEW.failed_steps := 0;
+    NEW.step_error := NULL;
     IF slot_needs_work(NEW.status) THEN
         NEW.due_at := botpool_now();
     ELSIF TG_OP = 'INSERT' OR NEW.due_at IS NOT DISTINCT FROM OLD.due_at THEN
@@ -24,9 +25,14 @@ CREATE OR REPLACE TRIGGER bot_pool_slots_schedule BEFORE UPDATE OF status ON bot
     FOR EACH ROW WHEN (OLD.status <> NEW.status)
     EXECUTE FUNCTION schedule_slot();
 
+-- When to probe a host that is ill next, if this time it is still so: later and later, up to a limit.
+CREATE OR REPLACE FUNCTION next_probe(p_ill_since timestamptz) RETURNS timestamptz LANGUAGE sql AS $$
+    SELECT botpool_now() + least(botpool_now() - p_ill_since, interval '9 minutes') + interval '1 minute'
+$$;
+
 -- Put a slot that has no host on the one of p_hosts that has the fewest slots, if it can be not on the
--- one where its bot has failed. Those that are ill are left out, but for a probe when it is time. Where
--- each has p_most or more, it stays without.
+-- one where its bot has failed. Those that are ill are left out, until it is time for a probe: this is
+-- it. Where each has p_most or more, it stays without.
 DROP FUNCTION IF EXISTS place_slot(bigint, bigint, text, text[]);
 CREATE OR REPLACE FUNCTION place_slot(
     p_slot_id bigint, p_lease bigint, p_engine text, p_hosts text[], p_most integer
@@ -45,15 +51,15 @@ BEGIN
     WHERE (p_most IS NULL OR slots < p_most)
         AND (known.ill_since IS NULL OR known.probe_at <= botpool_now())
     ORDER BY
-        known.ill_since IS NOT NULL,
         candidate.host IS NOT DISTINCT FROM (
             SELECT b.avoid_host FROM bot_pool_slots s JOIN bots b ON b.id = s.assigned_bot_id
             WHERE s.id = p_slot_id
         ),
+        known.ill_since IS NULL,
         slots, n
     LIMIT 1;
-    -- What goes to an ill host is the probe: nobody else goes there before it is known how it does.
-    UPDATE hosts SET probe_at = botpool_now() + (botpool_now() - ill_since) + interval '1 minute'
+    -- Nobody else goes there before it is known how it does.
+    UPDATE hosts SET probe_at = next_probe(ill_since)
     WHERE engine = p_engine AND host = v_host AND ill_since IS NOT NULL;
     RETURN QUERY
     UPDATE bot_pool_slots SET host = v_host
@@ -99,32 +105,54 @@ BEGIN
     END LOOP;
 END $$;
 
--- Note that something has failed on a host. p_most failures, none longer than p_within ms after the
--- one before it, make it ill: its slots get no bot, and no slot is put there, until a probe goes well.
--- Returns whether it is ill since this moment.
+-- Note that p_what has failed on a host, of an image or, if that is empty, of none. p_most different
+-- things, none longer than p_within ms after the one before it, make it ill: its slots get no bot, and
+-- no slot is put there, until a probe goes well. One image alone does not, where others are in use and
+-- it runs nowhere else: it may be the image. Returns whether the host is ill since this moment.
 CREATE OR REPLACE FUNCTION note_failure(
-    p_engine text, p_host text, p_reason text, p_most integer, p_within integer, p_probe_in integer
+    p_engine text, p_host text, p_what text, p_image text, p_reason text,
+    p_most integer, p_within integer, p_probe_in integer
 ) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     v_now timestamptz := botpool_now();
     v_host hosts;
+    v_lately boolean;
 BEGIN
-    INSERT INTO hosts (engine, host, failures, failed_at, reason)
-    VALUES (p_engine, p_host, 1, v_now, p_reason)
-    ON CONFLICT (engine, host) DO UPDATE
-    SET failures = CASE
-            WHEN hosts.failures > 0
-                AND hosts.failed_at >= v_now - p_within * interval '1 millisecond'
-                THEN hosts.failures + 1
-            ELSE 1
-        END,
-        failed_at = v_now, reason = p_reason
-    RETURNING * INTO v_host;
+    INSERT INTO hosts (engine, host) VALUES (p_engine, p_host) ON CONFLICT DO NOTHING;
+    SELECT * INTO v_host FROM hosts WHERE engine = p_engine AND host = p_host FOR UPDATE;
+    v_lately := coalesce(v_host.failed_at >= v_now - p_within * interval '1 millisecond', false);
+    IF NOT v_lately THEN
+        v_host.failed := '{}';
+        v_host.images := '{}';
+    END IF;
+    -- What fails again and again is one failure, and its time that of the first.
+    IF p_what <> ALL (v_host.failed) THEN
+        UPDATE hosts
+        SET failed = v_host.failed || p_what, failed_at = v_now, reason = p_reason,
+            images = CASE
+                WHEN p_image = ANY (v_host.images) THEN v_host.images ELSE v_host.images || p_image
+            END
+        WHERE engine = p_engine AND host = p_host
+        RETURNING * INTO v_host;
+    END IF;
     IF v_host.ill_since IS NOT NULL THEN
         PERFORM hold_slots(p_engine, p_host); -- the probe, too
         RETURN false;
     END IF;
-    IF v_host.failures < p_most THEN RETURN false; END IF;
+    IF cardinality(v_host.failed) < p_most THEN RETURN false; END IF;
+    IF '' <> ALL (v_host.images)
+        AND cardinality(v_host.images) < (
+            SELECT least(2, count(DISTINCT image)) FROM bot_pool_slots
+            WHERE engine = p_engine AND host = p_host
+        )
+        AND NOT EXISTS (
+            SELECT FROM bot_pool_slots
+            WHERE status = 'busy' AND engine = p_engine AND host <> p_host
+                AND image = ANY (v_host.images)
+        )
+    THEN
+        RETURN false;
+    END IF;
     UPDATE hosts SET ill_since = v_now, probe_at = v_now + p_probe_in * interval '1 millisecond'
     WHERE engine = p_engine AND host = p_host;
     PERFORM hold_slots(p_engine, p_host);
@@ -137,16 +165,17 @@ CREATE OR REPLACE FUNCTION note_success(p_engine text, p_host text) RETURNS SETO
 DECLARE
     v_ill boolean;
 BEGIN
-    SELECT ill_since IS NOT NULL INTO v_ill FROM hosts WHERE engine = p_engine AND host = p_host;
-    UPDATE hosts SET failures = 0, ill_since = NULL, probe_at = NULL
+    SELECT ill_since IS NOT NULL INTO v_ill FROM hosts WHERE engine = p_engine AND host = p_host
+    FOR UPDATE;
+    UPDATE hosts SET failed = '{}', images = '{}', ill_since = NULL, probe_at = NULL
     WHERE engine = p_engine AND host = p_host;
     IF v_ill THEN
         RETURN QUERY SELECT * FROM release_held(p_engine, p_host, NULL);
     END IF;
 END $$;
 
--- Where it is time to probe an ill host, let one of its idle slots be taken, and wait longer for the
--- next time.
+-- Where it is time to probe an ill host, let one of its idle slots be taken, if none can be already,
+-- and wait longer for the next time.
 CREATE OR REPLACE FUNCTION probe_hosts() RETURNS SETOF transitions LANGUAGE plpgsql AS $$
 DECLARE
     v_host hosts;
@@ -156,11 +185,11 @@ BEGIN
         ORDER BY engine, host
         FOR UPDATE SKIP LOCKED
     LOOP
-        CONTINUE WHEN NOT EXISTS (
-            SELECT FROM bot_pool_slots
-            WHERE engine = v_host.engine AND host = v_host.host AND status = 'idle' AND held
+        CONTINUE WHEN NOT (
+            SELECT coalesce(bool_and(held) AND bool_or(status = 'idle'), false) FROM bot_pool_slots
+            WHERE engine = v_host.engine AND host = v_host.host
         );
-        UPDATE hosts SET probe_at = botpool_now() + (botpool_now() - ill_since) + interval '1 minute'
+        UPDATE hosts SET probe_at = next_probe(ill_since)
         WHERE engine = v_host.engine AND host = v_host.host;
         RETURN QUERY SELECT * FROM release_held(v_host.engine, v_host.host, 1);
     END LOOP;
@@ -256,3 +285,18 @@ BEGIN
     UPDATE bot_pool_slots s SET wakes = wakes + 1, due_at = botpool_now()
     FROM locked WHERE s.id = locked.id AND status = 'deploying' AND deployment_started_at IS NULL;
 END $$;
+
+-- For how long somebody could be heard since p_since: the time that has passed, without the times in
+-- which no API was there.
+CREATE OR REPLACE FUNCTION heard_for(p_since timestamptz) RETURNS interval LANGUAGE sql AS $$
+    SELECT now - p_since - coalesce((
+        SELECT sum(least(ended_at, now) - greatest(began_at, p_since))
+        FROM (
+            SELECT began_at, ended_at FROM outages WHERE ended_at > p_since
+            UNION ALL
+            SELECT due_at, 'infinity' FROM duties WHERE name = 'hear' AND due_at < now
+        ) gap
+        WHERE began_at < now
+    ), interval '0')
+    FROM botpool_now() AS now
+$$;

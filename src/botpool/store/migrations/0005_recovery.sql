@@ -4,8 +4,10 @@
 CREATE TABLE hosts (
     engine    text NOT NULL,
     host      text NOT NULL,
-    -- Failures since something last went well there, if they came shortly after each other.
-    failures  integer NOT NULL DEFAULT 0,
+    -- What has failed since something last went well there, each thing once, if it came shortly after
+    -- the one before; and the images that it was about, an empty one where it was about none.
+    failed    text[] NOT NULL DEFAULT '{}',
+    images    text[] NOT NULL DEFAULT '{}',
     failed_at timestamptz,
     reason    text,
     -- While this is set the host is ill: it gets no new work, but for one probe when it is time.
@@ -20,6 +22,16 @@ ALTER TABLE bot_pool_slots ADD COLUMN held boolean NOT NULL DEFAULT false;
 DROP INDEX bot_pool_slots_idle;
 CREATE INDEX bot_pool_slots_idle ON bot_pool_slots (platform, last_used_at, id)
     WHERE status = 'idle' AND NOT held;
+
+-- What the last step for a slot failed with, until one goes well.
+ALTER TABLE bot_pool_slots ADD COLUMN step_error text;
+
+-- When nobody could be heard, because no API was there. Nobody was silent then.
+CREATE TABLE outages (
+    began_at timestamptz NOT NULL,
+    ended_at timestamptz NOT NULL,
+    PRIMARY KEY (ended_at, began_at)
+);
 
 -- Where a bot was last tried and failed: somewhere else is better.
 ALTER TABLE bots ADD COLUMN avoid_host text;

@@ -78,7 +78,8 @@ SELECT * FROM stop_bot($1, $2, $3);
 
 -- name: advance_bot
 -- Record a bot's own word under its lease: its slot is busy, and it has come as far as $3, if that
--- is a step forward from where it was ($4). To leave it has $7 ms; then its slot is looked at.
+-- is a step forward from where it was ($4). To leave it has $7 ms; then its slot is looked at. $8:
+-- whether it is the bot that says so, which is as good as a heartbeat.
 WITH clock AS MATERIALIZED (
     SELECT botpool_now() AS now
 ),
@@ -104,8 +105,11 @@ slot AS (
 ),
 bot AS (
     UPDATE bots b
-    SET status = $3, started_at = coalesce(b.started_at, now)
-    FROM holder, clock WHERE b.id = holder.bot_id AND bot_status = ANY ($4::text[])
+    SET status = CASE WHEN forward THEN $3 ELSE b.status END,
+        started_at = CASE WHEN forward THEN coalesce(b.started_at, now) ELSE b.started_at END,
+        last_heartbeat = CASE WHEN $8 THEN now ELSE b.last_heartbeat END
+    FROM holder, clock, LATERAL (SELECT bot_status = ANY ($4::text[]) AS forward) step
+    WHERE b.id = holder.bot_id AND (forward OR $8)
 )
 INSERT INTO transitions (
     at, machine, platform, from_status, to_status,

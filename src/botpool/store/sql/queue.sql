@@ -21,7 +21,13 @@ expired AS (
 bot AS (
     UPDATE bots b
     SET status = 'FATAL', ended_at = now, failure_cause = 'queue_timeout',
-        failure_reason = 'no slot became free within ' || queue_timeout_ms || ' ms'
+        failure_reason = 'no slot became free within ' || queue_timeout_ms || ' ms' || coalesce((
+            SELECT '; it was launched before: ' || t.reason FROM transitions t
+            WHERE t.bot_id = b.id AND launch_attempts > 0
+                AND t.machine = 'bot' AND t.to_status = 'QUEUED'
+            ORDER BY t.id DESC
+            LIMIT 1
+        ), '')
     FROM expired, clock WHERE b.id = expired.bot_id
     RETURNING b.*, expired.queued_at, expired.timeout_at
 )

@@ -1,15 +1,18 @@
 -- name: list_deploying
--- Slots that have been deploying since before $1, as last pushed on, and their bots.
+-- Slots that have been deploying for $1 ms, as last pushed on, in which their bots could be heard.
 SELECT s.*, botpool_now() AS read_at FROM bot_pool_slots s
-WHERE status = 'deploying' AND last_used_at <= $1
+WHERE status = 'deploying' AND last_used_at <= botpool_now() - $1 * interval '1 millisecond'
+    AND heard_for(last_used_at) >= $1 * interval '1 millisecond'
 ORDER BY last_used_at;
 
 -- name: list_silent
--- Busy slots whose bot was not heard since $1.
+-- Busy slots whose bot was not heard since $1, nor for the $2 ms of it in which it could be.
 SELECT s.*, botpool_now() AS read_at
 FROM bot_pool_slots s JOIN bots b ON b.id = s.assigned_bot_id
 WHERE s.status = 'busy' AND s.last_assigned_at < $1
     AND greatest(b.last_heartbeat, b.started_at) < $1
+    AND heard_for(greatest(b.last_heartbeat, b.started_at, s.last_assigned_at))
+        > $2 * interval '1 millisecond'
 ORDER BY s.id;
 
 -- name: list_ended
@@ -72,11 +75,12 @@ RETURNING image;
 
 -- name: note_failure
 -- Something has failed on a host. Returns whether it is ill since this moment.
-SELECT note_failure($1, $2, $3, $4, $5, $6) AS ill;
+SELECT note_failure($1, $2, $3, $4, $5, $6, $7, $8) AS ill;
 
 -- name: has_failed
 -- Whether something has failed on a host since something last went well there.
-SELECT * FROM hosts WHERE engine = $1 AND host = $2 AND failures > 0;
+SELECT * FROM hosts
+WHERE engine = $1 AND host = $2 AND (failed <> '{}' OR ill_since IS NOT NULL);
 
 -- name: note_success
 -- Something went well on a host on which something had failed.
@@ -90,7 +94,7 @@ SELECT * FROM probe_hosts();
 -- Every host that something was tried on, or that has slots.
 SELECT
     coalesce(h.engine, s.engine) AS engine, coalesce(h.host, s.host) AS host,
-    coalesce(s.slots, 0) AS slots, coalesce(h.failures, 0) AS failures,
+    coalesce(s.slots, 0) AS slots, coalesce(cardinality(h.failed), 0) AS failures,
     h.reason, h.ill_since, h.probe_at
 FROM hosts h
 FULL JOIN (
@@ -98,3 +102,28 @@ FULL JOIN (
     GROUP BY engine, host
 ) s ON s.engine = h.engine AND s.host = h.host
 ORDER BY 1, 2;
+
+-- name: keep_hearing
+-- Bots can be heard now, and it is known at the latest in $1 ms if they can't be any more. How long
+-- they could not be before this is an outage.
+WITH before AS MATERIALIZED (
+    SELECT due_at FROM duties WHERE name = 'hear' FOR UPDATE
+),
+outage AS (
+    INSERT INTO outages (began_at, ended_at)
+    SELECT due_at, botpool_now() FROM before WHERE due_at < botpool_now()
+    ON CONFLICT DO NOTHING
+    RETURNING began_at
+)
+INSERT INTO duties (name, due_at)
+SELECT 'hear', botpool_now() + $1 * interval '1 millisecond'
+FROM (SELECT count(*) FROM outage) noted -- before the row is changed
+ON CONFLICT (name) DO UPDATE SET due_at = excluded.due_at;
+
+-- name: heard_for
+-- For how long somebody could be heard since $1.
+SELECT heard_for($1) AS time;
+
+-- name: prune_outages
+-- Forget outages that ended before $1.
+DELETE FROM outages WHERE ended_at < $1;

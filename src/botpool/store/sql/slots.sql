@@ -1,12 +1,14 @@
 -- name: end_assignments
 -- End assignments, each under its lease: the bot takes its last status (unless it ended before), and
--- the slot goes to releasing, or to error. Leaves alone a bot heard since `unless_heard_since`.
+-- the slot goes to releasing, or to error. Leaves alone a bot heard since `unless_heard_since`, and a
+-- slot that is not what it `was`.
 WITH asked AS (
     SELECT * FROM unnest(
         $1::bigint[], $2::bigint[], $3::text[], $4::text[], $5::text[], $6::text[],
-        $7::timestamptz[], $8::jsonb[]
+        $7::timestamptz[], $8::text[], $9::jsonb[]
     ) AS a (
-        slot_id, lease, slot_status, bot_status, reason, failure_cause, unless_heard_since, details
+        slot_id, lease, slot_status, bot_status, reason, failure_cause, unless_heard_since, was,
+        details
     )
 ),
 ending AS MATERIALIZED (
@@ -19,8 +21,11 @@ ending AS MATERIALIZED (
     FROM asked
     JOIN bot_pool_slots s ON s.id = asked.slot_id AND s.lease = asked.lease
     JOIN bots b ON b.id = s.assigned_bot_id
-    WHERE unless_heard_since IS NULL
-        OR greatest(b.last_heartbeat, b.started_at, s.last_assigned_at) < unless_heard_since
+    WHERE (
+            unless_heard_since IS NULL
+            OR greatest(b.last_heartbeat, b.started_at, s.last_assigned_at) < unless_heard_since
+        )
+        AND s.status = coalesce(was, s.status)
     ORDER BY s.id
     FOR NO KEY UPDATE OF s, b
 ),
@@ -62,7 +67,7 @@ SELECT * FROM free_slots($1, $2, $3, $4);
 
 -- name: relaunch_bot
 -- Take a bot that was not in its call yet off its slot, and back to its place in the queue.
-SELECT * FROM relaunch_bot($1, $2, $3, $4, $5, $6);
+SELECT * FROM relaunch_bot($1, $2, $3, $4, $5, $6, $7);
 
 -- name: fail_slot
 -- A slot without a bot, under its lease, goes from releasing to error.

@@ -1,8 +1,9 @@
 -- name: claim_slots
 -- Take at most $3 slots that are due, for $2 ms: nobody else works on them so long. Only those that
 -- have no host yet, or one that we can reach ($4); deployments on any that took longer than $5 ms, for
--- these have failed, whoever can reach them; and what is on an engine that nobody has ($6), or that
--- new containers are not made on ($7) before its next one.
+-- these have failed, whoever can reach them; what is on an engine that nobody has ($6), or that new
+-- containers are not made on ($7) before its next one; and what is on a host that nobody has compared
+-- with the slots for $8 ms.
 WITH due AS MATERIALIZED (
     SELECT id FROM bot_pool_slots
     WHERE due_at IS NOT NULL AND greatest(due_at, claimed_until) <= (SELECT botpool_now())
@@ -14,6 +15,11 @@ WITH due AS MATERIALIZED (
                 AND last_assigned_at <= (SELECT botpool_now()) - $5 * interval '1 millisecond'
             )
             OR engine <> ALL ($6::text[])
+            OR EXISTS (
+                SELECT FROM duties d
+                WHERE d.name = 'sync ' || engine || '/' || host
+                    AND heard_for(d.due_at) > $8 * interval '1 millisecond'
+            )
             OR (status = 'deploying' AND deployment_started_at IS NULL AND engine <> $7)
         )
     ORDER BY greatest(due_at, claimed_until)
@@ -46,7 +52,8 @@ RETURNING s.id;
 
 -- name: return_slot
 -- Let go of a slot. It is due again in $5 ms, unless it is not as it was ($3, $4, $7) any more: then
--- whoever changed it has said when. $6: whether the work on it failed. Returns whether it is due now.
+-- whoever changed it has said when. $6: what the work on it failed with, if it did. Returns whether it
+-- is due now.
 UPDATE bot_pool_slots
 SET claimed_by = NULL, claimed_until = NULL,
     due_at = CASE
@@ -55,9 +62,11 @@ SET claimed_by = NULL, claimed_until = NULL,
         ELSE due_at
     END,
     failed_steps = CASE
-        WHEN lease = $3 AND status = $4 THEN CASE WHEN $6 THEN failed_steps + 1 ELSE 0 END
+        WHEN lease = $3 AND status = $4
+            THEN CASE WHEN $6::text IS NULL THEN 0 ELSE failed_steps + 1 END
         ELSE failed_steps
-    END
+    END,
+    step_error = CASE WHEN lease = $3 AND status = $4 THEN $6 ELSE step_error END
 WHERE id = $1 AND claimed_by = $2
 RETURNING due_at <= botpool_now() AS due_now;
 
@@ -102,10 +111,10 @@ SELECT *, botpool_now() AS read_at FROM bot_pool_slots WHERE token_hash = $1;
 
 -- name: give_up_container
 -- Let a slot have no container, and the next one on this engine ($3) and of this image ($4); on
--- another engine it is on another host.
+-- another engine, or where $5 says so, it is on another host.
 UPDATE bot_pool_slots
 SET engine = $3, image = $4, container_ref = NULL,
-    host = CASE WHEN engine = $3 THEN host END, held = held AND engine = $3
+    host = CASE WHEN engine = $3 AND NOT $5 THEN host END, held = held AND engine = $3 AND NOT $5
 WHERE id = $1 AND lease = $2
 RETURNING *, botpool_now() AS read_at;
 
@@ -139,10 +148,12 @@ SELECT *, botpool_now() AS read_at FROM bot_pool_slots
 WHERE engine = $1 AND host = $2 AND container_ref IS NOT NULL;
 
 -- name: take_duty
--- Take on what is done every $2 ms, if it is due.
+-- Take on what is done every $2 ms, if it is due; or was put off farther than it ever is, by a clock
+-- that has since gone back.
 INSERT INTO duties (name, due_at)
 VALUES ($1, botpool_now() + $2 * interval '1 millisecond')
-ON CONFLICT (name) DO UPDATE SET due_at = excluded.due_at WHERE duties.due_at <= botpool_now()
+ON CONFLICT (name) DO UPDATE SET due_at = excluded.due_at
+WHERE duties.due_at <= botpool_now() OR duties.due_at > excluded.due_at
 RETURNING name;
 
 -- name: get_installation

@@ -100,7 +100,7 @@ MUTANTS = (
     Mutant(
         4,
         "src/botpool/reconciler/deploy.py",
-        "if waited * 1000 >= settings.deploy_timeout_ms:",
+        "if waited * 1000 >= settings.deploy_timeout_ms and await _had_its_time(context, slot):",
         "if waited < 0:",
         "tests/integration/test_deploy.py",
     ),
@@ -184,6 +184,34 @@ MUTANTS = (
         "tests/integration/test_recovery.py",
     ),
     Mutant(
+        8,
+        f"{SQL}/functions/reconciler.sql",
+        "            SELECT began_at, ended_at FROM outages WHERE ended_at > p_since\n",
+        "            SELECT began_at, ended_at FROM outages WHERE false\n",
+        "tests/integration/test_recovery.py",
+    ),
+    Mutant(
+        8,
+        "src/botpool/reconciler/deploy.py",
+        "if waited * 1000 >= settings.deploy_timeout_ms and await _had_its_time(context, slot):",
+        "if waited * 1000 >= settings.deploy_timeout_ms:",
+        "tests/integration/test_recovery.py",
+    ),
+    Mutant(
+        8,
+        f"{SQL}/sql/slots.sql",
+        "        AND s.status = coalesce(was, s.status)\n",
+        "",
+        "tests/integration/test_recovery.py",
+    ),
+    Mutant(
+        8,
+        f"{SQL}/sql/bots.sql",
+        "last_heartbeat = CASE WHEN $8 THEN now ELSE b.last_heartbeat END",
+        "last_heartbeat = CASE WHEN $8 THEN b.last_heartbeat ELSE b.last_heartbeat END",
+        "tests/integration/test_runtime_api.py",
+    ),
+    Mutant(
         9,
         f"{SQL}/functions/pool.sql",
         "        'bot', p_from, 'DEPLOYING', v_slot, p_bot, v_reason, '{}', p_now\n    );",
@@ -204,6 +232,20 @@ MUTANTS = (
         "    WHERE due_at IS NOT NULL AND claimed_until IS NULL\n"
         "        AND greatest(due_at, claimed_until) <= (SELECT botpool_now())\n",
         "tests/integration/test_reconciler.py",
+    ),
+    Mutant(
+        10,
+        "src/botpool/reconciler/claims.py",
+        "        if slot.id in self._workers:\n            raise ClaimLost",
+        "        if False:\n            raise ClaimLost",
+        "tests/integration/test_fencing.py",
+    ),
+    Mutant(
+        10,
+        f"{SQL}/functions/reconciler.sql",
+        "FROM hosts WHERE engine = p_engine AND host = p_host\n    FOR UPDATE;",
+        "FROM hosts WHERE engine = p_engine AND host = p_host;",
+        "tests/integration/test_hosts.py",
     ),
     Mutant(
         10,

@@ -277,9 +277,12 @@ class Pool(Creation):
             await self._check_lease(slot_id, lease, assigned=True)
         return written
 
-    async def host_is_well(self, engine: str, host: str) -> None:
-        """Let a host on which something had failed have work again."""
-        await self._logged(self._store.note_success(engine, host))
+    async def host_is_well(self, engine: str, host: str, *, answers_only: bool = False) -> None:
+        """Let a host on which something had failed have work again.
+
+        That it answers is enough for one that did not.
+        """
+        await self._logged(self._store.note_success(engine, host, answers_only=answers_only))
 
     async def probe_hosts(self) -> list[Transition]:
         """Let one slot of each ill host be taken, where it is time for that."""

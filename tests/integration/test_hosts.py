@@ -245,6 +245,39 @@ async def test_what_stops_does_not_make_a_host_well(database: Database) -> None:
         assert await ill(works) == ["a"]
 
 
+async def test_a_host_that_was_silent_is_well_as_soon_as_it_answers(database: Database) -> None:
+    async with working(database) as works:
+        await works.warm()
+        works.engine.take_away("a")
+        for _ in range(5):
+            await works.pass_time(seconds=30)
+            await works.reconciler.sync_once()
+        assert await ill(works) == ["a"]
+        works.engine.bring_back("a")
+        await works.pass_time(seconds=30)
+        await works.reconciler.sync_once()
+        assert await ill(works) == []
+        assert (await works.launched()).status is BotStatus.JOINING_CALL
+
+
+async def test_a_host_that_answers_and_launches_nothing_stays_ill(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with working(database, host_failures=2) as works:
+        await works.warm()
+
+        async def fail(*_: object) -> str:
+            raise EngineUnavailable("no space left on device")
+
+        monkeypatch.setattr(works.engine, "start", fail)
+        for _ in range(2):
+            await works.create()
+        await works.reconciler.run_once()
+        assert await ill(works) == ["a"]
+        await works.reconciler.sync_once()
+        assert await ill(works) == ["a"]
+
+
 async def test_an_ill_host_is_probed_by_one_slot_at_a_time_and_never_seldom(
     database: Database,
 ) -> None:

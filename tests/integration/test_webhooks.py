@@ -121,7 +121,7 @@ async def undone(database: Database, slot: Slot) -> None:
 
 
 def in_call(slot: Slot) -> tuple[Any, ...]:
-    return slot.id, slot.lease, BotStatus.IN_CALL, [BotStatus.DEPLOYING], "admitted", {}, 0
+    return slot.id, slot.lease, BotStatus.IN_CALL, [BotStatus.DEPLOYING], "admitted", {}, 0, True
 
 
 async def test_a_bot_without_a_callback_is_told_of_to_nobody(post: Post) -> None:

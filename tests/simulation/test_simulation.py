@@ -27,7 +27,7 @@ def test_every_promise_holds_whatever_goes_wrong_and_the_same_seed_is_the_same_a
     first, second = (simulate(url, Run(seed=2, hours=0.25)) for _ in range(2))
     assert first.broken is None, "\n".join(first.lines)
     assert first.transitions > 100
-    assert first.checks > 20
+    assert first.checks > 15
     assert first.digest == second.digest
     assert first.lines == second.lines
 

@@ -13,7 +13,7 @@ from botpool.engines.base import Container
 from botpool.errors import ClaimLost, EngineRefused
 from botpool.models import HostFailure
 from botpool.reconciler.points import go_on
-from botpool.states import BOT_RELAUNCHABLE, BotStatus
+from botpool.states import BOT_RELAUNCHABLE, BotStatus, SlotStatus
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping
@@ -97,21 +97,28 @@ class Context:
         engine = self.engines.get(slot.engine)
         return slot.host is None or engine is None or slot.host in engine.hosts()
 
-    async def host_is_silent(self, engine: str, host: str, what: str, reason: str) -> None:
+    async def host_is_silent(self, engine: str, host: str, reason: str) -> None:
         """Note that a host did not answer, where each host has an API of its own."""
-        if engine in self.engines and not self.engines[engine].traits.one_api:
+        if not self.engines[engine].traits.one_api:
+            what = f"comparison at {await self.store.now():%H:%M:%S}"
             await self._note(HostFailure(engine=engine, host=host, what=what, reason=reason))
 
+    async def host_answers(self, engine: str, host: str) -> None:
+        """Note that a host answers, if it did not before."""
+        if await self.store.has_failed(engine, host):
+            await self.pool.host_is_well(engine, host, answers_only=True)
+
     async def note_failure(self, slot: Slot, reason: str) -> None:
-        """Note that a launch has failed on a slot's host; several of that make it ill."""
+        """Note that something has failed on a slot's host; several of that make it ill."""
         if slot.host is not None:
+            launch = slot.status is SlotStatus.DEPLOYING
             await self._note(
                 HostFailure(
                     engine=slot.engine,
                     host=slot.host,
                     what=f"slot {slot.id}, lease {slot.lease}",
                     reason=reason,
-                    image=slot.image or "",
+                    image=(slot.image or "") if launch else "",
                 )
             )
 

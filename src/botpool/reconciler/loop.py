@@ -128,16 +128,17 @@ class Reconciler:
             return SyncCounts()
         try:
             async with asyncio.timeout(self._patience(engine)):
-                return await sync(
+                counts = await sync(
                     context, self._claims, self._descriptions, context.engines[engine], host
                 )
         except (EngineError, TimeoutError) as error:
             # Not to know is no news: nothing is changed for it.
             _log.warning("no comparison", engine=engine, host=host, error=str(error))
             if isinstance(error, EngineUnavailable):
-                what = f"comparison at {await context.store.now():%H:%M:%S}"
-                await context.host_is_silent(engine, host, what, str(error))
+                await context.host_is_silent(engine, host, str(error))
             return SyncCounts()
+        await context.host_answers(engine, host)
+        return counts
 
     def _sync_interval_ms(self, engine: str) -> int:
         """Seldom where what is seen is old in any case."""
@@ -361,11 +362,15 @@ class Reconciler:
         return seconds
 
     async def _note_failure(self, slot: Slot, error: Exception) -> None:
-        """An engine that does not answer is its host's failure."""
-        if isinstance(error, EngineUnavailable) and slot.host is not None:
+        """An engine that does not answer is its host's failure, where each host has its own."""
+        engine = self._context.engines.get(slot.engine)
+        if engine is None or engine.traits.one_api:
+            return
+        if isinstance(error, EngineUnavailable):
             with suppress(BotpoolError):
-                what = f"slot {slot.id}, lease {slot.lease}"
-                await self._context.host_is_silent(slot.engine, slot.host, what, str(error))
+                # It may have been put on its host in this very step.
+                now = await self._context.pool.get_slot(slot.id)
+                await self._context.note_failure(now, str(error))
 
     @property
     def busy(self) -> int:

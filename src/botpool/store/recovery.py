@@ -85,9 +85,9 @@ class RecoveryQueries(Queries):
         """Whether something failed on a host since something last went well."""
         return await self._found("has_failed", engine, host)
 
-    async def note_success(self, engine: str, host: str) -> list[Transition]:
-        """Note that a host does well. Who waited for its slots has them."""
-        return await self._change("note_success", engine, host)
+    async def note_success(self, engine: str, host: str, *, answers_only: bool) -> list[Transition]:
+        """Note that a host does well, or only answers. Who waited for its slots has them."""
+        return await self._change("note_success", engine, host, answers_only)
 
     async def probe_hosts(self) -> list[Transition]:
         """Let one slot of each ill host be taken, where it is time for that."""

@@ -159,14 +159,17 @@ BEGIN
     RETURN true;
 END $$;
 
--- Note that a host that was ill, or on the way to it, does well.
-CREATE OR REPLACE FUNCTION note_success(p_engine text, p_host text) RETURNS SETOF transitions
-    LANGUAGE plpgsql AS $$
+-- Note that a host that was ill, or on the way to it, does well; or only that it answers, which mends
+-- what was about no image.
+CREATE OR REPLACE FUNCTION note_success(p_engine text, p_host text, p_answers_only boolean)
+    RETURNS SETOF transitions LANGUAGE plpgsql AS $$
 DECLARE
     v_ill boolean;
 BEGIN
     SELECT ill_since IS NOT NULL INTO v_ill FROM hosts WHERE engine = p_engine AND host = p_host
+        AND (NOT p_answers_only OR images <@ ARRAY[''])
     FOR UPDATE;
+    IF NOT FOUND THEN RETURN; END IF;
     UPDATE hosts SET failed = '{}', images = '{}', ill_since = NULL, probe_at = NULL
     WHERE engine = p_engine AND host = p_host;
     IF v_ill THEN

@@ -83,8 +83,8 @@ SELECT * FROM hosts
 WHERE engine = $1 AND host = $2 AND (failed <> '{}' OR ill_since IS NOT NULL);
 
 -- name: note_success
--- Something went well on a host on which something had failed.
-SELECT * FROM note_success($1, $2);
+-- Something went well on a host on which something had failed; $3: no more than that it answers.
+SELECT * FROM note_success($1, $2, $3);
 
 -- name: probe_hosts
 -- Let one slot of each ill host be taken, where it is time for that.

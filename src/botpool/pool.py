@@ -48,10 +48,8 @@ Lease = tuple[int, int]
 Key = TypeVar("Key")
 
 _BATCH = 1000
-_HEARD_WITHIN_MS = 30_000
-
-HEAR_SECONDS = 10.0
-"""How often is noted that bots can be heard."""
+_HEAR_SECONDS = 10.0
+_HEARD_WITHIN = 3
 _MOST_EVENTS = 5000
 _MOST_LOG_LINES = 5000
 
@@ -347,11 +345,16 @@ class Pool(Creation):
             self._announce({WORK})
 
     async def keep_hearing(self) -> None:
-        """Note that bots can be heard: to be done every `HEAR_SECONDS` while they can.
+        """Note that bots can be heard, every `hear_seconds` while they can.
 
-        In the times between, if there are any, nobody counts as silent.
+        In times in which nobody does, no bot counts as silent.
         """
-        await self._store.keep_hearing(_HEARD_WITHIN_MS)
+        await self._store.keep_hearing(round(_HEARD_WITHIN * self.hear_seconds * 1000))
+
+    @property
+    def hear_seconds(self) -> float:
+        """How often is noted that bots can be heard: often in the time that one may be silent."""
+        return min(_HEAR_SECONDS, self._settings.heartbeat_freshness_ms / 1000 / 10)
 
     async def prune(self) -> int:
         """Forget what is older than the retention, and return how many rows that were."""

@@ -17,7 +17,7 @@ from botpool.api import create_app
 from botpool.engines import check_engine, lacks_images, make_engines
 from botpool.errors import BotpoolError, SettingsInvalid, SetupError
 from botpool.models import BotPage
-from botpool.pool import HEAR_SECONDS, Pool
+from botpool.pool import Pool
 from botpool.reconciler import Reconciler
 from botpool.record import Record
 from botpool.states import BOT_ENDED, BotStatus
@@ -170,7 +170,7 @@ async def _hear(pool: Pool) -> None:
     while True:
         with suppress(BotpoolError):
             await pool.keep_hearing()
-        await asyncio.sleep(HEAR_SECONDS)
+        await asyncio.sleep(pool.hear_seconds)
 
 
 @asynccontextmanager

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from botpool.errors import BotpoolError, DatabaseUnreachable, EngineUnavailable
-from botpool.pool import HEAR_SECONDS, Pool
+from botpool.pool import Pool
 from botpool.reconciler import Reconciler
 from botpool.simulation.virtual_time import Process
 from botpool.store import Database, Store
@@ -97,7 +97,7 @@ class Replica:
         while True:
             with suppress(BotpoolError):
                 await self.pool.keep_hearing()
-            await asyncio.sleep(HEAR_SECONDS)
+            await asyncio.sleep(self.pool.hear_seconds)
 
     # What befalls it
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import psutil
 import pytest
+from aiodocker import DockerError
 from aiohttp import web
 
 from botpool.models import BotPage
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from tests.acceptance.serving import Serve
     from tests.engines.testbed import Daemon
 
+_BEING_REMOVED = frozenset({"removing", "dead"})
 BOUND_SECONDS = 60
 """How long after a fault every bot may take to end, and every slot to be idle."""
 
@@ -203,10 +205,15 @@ class Ground:
             yield Store(database)
 
     async def containers(self) -> dict[str, str]:
-        """The state of each container of ours, by name."""
+        """The state of each container of ours, by name.
+
+        One that Docker fails to remove does not count: restarted in the midst of a start, it may
+        have lost count of what it mounted.
+        """
         async with self.docker.client() as client:
             found = await client.containers.list(all=True, filters={"ancestor": [self.image]})
-            return {each["Names"][0].removeprefix("/"): each["State"] for each in found}
+            states = {each["Names"][0].removeprefix("/"): each["State"] for each in found}
+            return {name: state for name, state in states.items() if state not in _BEING_REMOVED}
 
     def processes(self) -> list[psutil.Process]:
         """What runs of our containers, whatever Docker says of them."""
@@ -220,7 +227,8 @@ class Ground:
     async def remove_containers(self) -> None:
         async with self.docker.client() as client:
             for name in await self.containers():
-                await client.containers.container(name).delete(force=True, v=True)
+                with suppress(DockerError):
+                    await client.containers.container(name).delete(force=True, v=True)
 
     async def settled(self, asked: list[int]) -> dict[int, Bot]:
         """The bots, once all have ended and every slot is idle, and whether all is as it must be.

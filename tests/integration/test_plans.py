@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from botpool.store import Database
 
-SLOTS = 100_000
-BOTS = 1_000_000
+SLOTS = 20_000
+BOTS = 200_000
 WAITING = 10_000
 
 MEET, ZOOM = Platform.GOOGLE_MEET, Platform.ZOOM

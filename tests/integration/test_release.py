@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 
 from botpool.engines.base import ContainerState, Observation
 from botpool.engines.simulated import Faults
-from botpool.errors import EngineRefused
+from botpool.errors import EngineRefused, EngineUnavailable
 from botpool.states import BotStatus, FailureCause, Platform, SlotStatus
 from tests.reconciling import container, working
 
 if TYPE_CHECKING:
     import pytest
 
+    from botpool.engines.base import Container
     from botpool.store import Database
     from tests.reconciling import Works
 
@@ -221,3 +222,31 @@ def described(works: Works, ref: str | None) -> str:
     return works.engine.description(
         next(found for found in works.engine.containers() if found.ref == ref)
     )
+
+
+async def test_a_container_that_can_not_be_removed_does_not_hold_up_its_slot(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with working(database) as works:
+        slot = await works.slot_of((await works.launched()).id)
+        old = container(slot)
+        remove = works.engine.remove
+
+        async def stuck(removed: Container) -> None:
+            if removed == old:
+                raise EngineUnavailable("device or resource busy")
+            await remove(removed)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(works.engine, "remove", stuck)
+            await works.end(slot)
+            await works.reconciler.run_once()
+            assert (await works.pool.get_slot(slot.id)).status is SlotStatus.RELEASING
+            await works.go(seconds=2)
+        again = await works.pool.get_slot(slot.id)
+        assert again.status is SlotStatus.IDLE
+        assert {*works.engine.containers()} == {old, container(again)}
+        # The comparison removes it once that can be done.
+        await works.pass_time(seconds=10)
+        await works.reconciler.sync_once()
+        assert works.engine.containers() == [container(again)]

@@ -58,6 +58,7 @@ class CreateBot(Asked):
     )
     relaunch_in_call: bool = Field(
         default=False,
+        strict=True,
         description="Whether to launch it again, as often, also when it fails in its call.",
     )
     callback_url: str | None = Field(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from botpool.engines.base import STOPPED, ContainerState
-from botpool.errors import EngineError, EngineRefused, ImageMissing
+from botpool.errors import EngineError, EngineRefused, EngineUnavailable, ImageMissing
 from botpool.models import Ending
 from botpool.reconciler.context import NOW, container_of, storable
 from botpool.reconciler.create import create
@@ -156,12 +156,7 @@ async def _remove_outdated(context: Context, slot: Slot) -> None:
         if slot.engine == context.settings.engine and context.has_host(slot):
             raise
         # It is not used any more, and may never answer again.
-        _log.warning(
-            "container left behind",
-            engine=slot.engine,
-            container_ref=container.ref,
-            error=str(error),
-        )
+        _left_behind(slot, container, error)
 
 
 async def _stop_and_clean(context: Context, slot: Slot) -> bool:
@@ -205,14 +200,39 @@ async def _clean(context: Context, slot: Slot, state: ContainerState) -> None:
         context.engine(slot).traits.reusable and state is not ContainerState.MISSING
     ):
         return
-    if old := container_of(slot):
-        # First: what it has written may be what leaves no room for another.
-        await context.engine(slot).remove(old)
+    # First: what it has written may be what leaves no room for another.
+    await _remove(context, slot)
     try:
         await create(context, slot, slot.creations + 1)
     except ImageMissing:
         # The next deployment brings the image, and makes the container.
         await context.store.give_up_container(slot, slot.engine, slot.image)
+
+
+async def _remove(context: Context, slot: Slot) -> None:
+    """Remove a container that is proved stopped.
+
+    One that could not be removed before is left behind: the comparison with the engine goes on
+    trying, and the slot does not wait for that.
+    """
+    container = container_of(slot)
+    if container is None:
+        return
+    try:
+        await context.engine(slot).remove(container)
+    except EngineUnavailable as error:
+        if not slot.failed_steps:
+            raise
+        _left_behind(slot, container, error)
+
+
+def _left_behind(slot: Slot, container: Container, error: EngineError) -> None:
+    _log.warning(
+        "container left behind",
+        engine=slot.engine,
+        container_ref=container.ref,
+        error=str(error),
+    )
 
 
 async def _keep_logs(context: Context, slot: Slot, container: Container) -> None:

@@ -243,8 +243,8 @@ MUTANTS = (
     Mutant(
         10,
         f"{SQL}/functions/reconciler.sql",
-        "FROM hosts WHERE engine = p_engine AND host = p_host\n    FOR UPDATE;",
-        "FROM hosts WHERE engine = p_engine AND host = p_host;",
+        "OR images <@ ARRAY[''])\n    FOR UPDATE;",
+        "OR images <@ ARRAY['']);",
         "tests/integration/test_hosts.py",
     ),
     Mutant(

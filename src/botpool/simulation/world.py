@@ -8,8 +8,10 @@ from __future__ import annotations
 import asyncio
 import random
 import sys
+import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import count
 from math import ceil
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -52,6 +54,10 @@ _IN_WAVES = 0.7
 _REST_SECONDS = 2400.0
 _LOOK_SECONDS = 30.0
 _MOST_ATTEMPTS = 20
+_TELL_SECONDS = 20.0
+_VACUUM_MINUTES = 10
+_VACUUM = "VACUUM bots, bot_pool_slots, bot_pool_queue, duties, image_pulls, hosts, virtual_clock"
+"""What autovacuum would do, whenever that comes."""
 
 
 class PromiseBroken(Exception):
@@ -159,6 +165,7 @@ class World:
         self._resting = False
         self._over = False
         self._requests = 0
+        self._told = time.monotonic()
 
     # What others need of it
 
@@ -261,9 +268,23 @@ class World:
         )
 
     async def _watch(self) -> None:
-        while True:
+        for minute in count(1):
             await asyncio.sleep(60)
             await self.checks.make()
+            if minute % _VACUUM_MINUTES == 0:
+                await self.database.execute(_VACUUM)
+            self._tell_progress()
+
+    def _tell_progress(self) -> None:
+        """Say how far it is, if it takes long."""
+        if time.monotonic() - self._told > _TELL_SECONDS:
+            self._told = time.monotonic()
+            hours, done = asyncio.get_running_loop().time() / 3600, self.journal.ended.total()
+            print(
+                f"seed {self.seed}: {hours:.1f} of about {self.hours:g} h, {done} bots have ended",
+                file=sys.stderr,
+                flush=True,
+            )
 
     async def _come_to_rest(self) -> None:
         """Wait until nothing happens any more; it must, in bounded time."""

@@ -21,10 +21,12 @@ WHERE lease <> before + 1
 UNION ALL
 SELECT 'a slot is at the lease of its last assignment', s.slot_name
 FROM bot_pool_slots s
-WHERE lease <> (
-    SELECT max(t.lease) FROM transitions t
-    WHERE t.slot_id = s.id AND t.machine = 'slot' AND t.to_status = 'deploying'
-)
+JOIN (
+    SELECT slot_id, max(lease) AS lease FROM transitions
+    WHERE machine = 'slot' AND to_status = 'deploying'
+    GROUP BY slot_id
+) last ON last.slot_id = s.id
+WHERE s.lease <> last.lease
 UNION ALL
 SELECT 'a platform has at most its maximum of slots, and they are counted', platform
 FROM pools p, LATERAL (SELECT count(*) FROM bot_pool_slots s WHERE s.platform = p.platform) slots
@@ -75,9 +77,11 @@ FROM (
     UNION ALL
     SELECT 'slot', id, status FROM bot_pool_slots
 ) thing
-WHERE status IS DISTINCT FROM (
-    SELECT to_status FROM transitions t
-    WHERE t.machine = thing.machine
-        AND CASE t.machine WHEN 'slot' THEN t.slot_id ELSE t.bot_id END = thing.subject
-    ORDER BY id DESC LIMIT 1
-);
+LEFT JOIN (
+    SELECT DISTINCT ON (machine, subject) machine, subject, to_status
+    FROM (
+        SELECT *, CASE machine WHEN 'slot' THEN slot_id ELSE bot_id END AS subject FROM transitions
+    ) t
+    ORDER BY machine, subject, id DESC
+) last USING (machine, subject)
+WHERE status IS DISTINCT FROM to_status;

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from botpool.engines.coolify_api import CoolifyApi, Deployment
+from botpool.engines.coolify_api import CoolifyApi
 from botpool.engines.coolify_budget import Budget, Urgency
+from botpool.engines.coolify_wire import Deployment
 from botpool.errors import EngineRefused, EngineUnavailable
 from tests.virtual_time import virtual
 

@@ -9,8 +9,14 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from botpool.engines.base import Container, ContainerSpec, ContainerState
-from botpool.engines.coolify_api import Application, Deployment, Server, split_image, version_number
 from botpool.engines.coolify_view import LIST_SECONDS, Shared, View
+from botpool.engines.coolify_wire import (
+    Application,
+    Deployment,
+    Server,
+    split_image,
+    version_number,
+)
 from botpool.errors import EngineRefused, EngineUnavailable
 from tests.coolify import Coolify as Imitation
 from tests.coolify import Rules

@@ -10,8 +10,8 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 from botpool.doctor.coolify_access import NEW_TOKEN, Access, Reader, examine_access
 from botpool.doctor.coolify_servers import examine_servers
 from botpool.doctor.hosts import examine_lost_slots, examine_room
-from botpool.engines.coolify_api import Environment, version_number
 from botpool.engines.coolify_settings import coolify_api, coolify_engine, coolify_servers
+from botpool.engines.coolify_wire import Environment, version_number
 from botpool.meetings import read_platform
 
 if TYPE_CHECKING:
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from botpool.doctor.database import Known
     from botpool.doctor.findings import Report
     from botpool.engines.coolify import SlotLike
-    from botpool.engines.coolify_api import Application, CoolifyApi
+    from botpool.engines.coolify_api import CoolifyApi
+    from botpool.engines.coolify_wire import Application
     from botpool.settings import Settings
 
 _MAJOR = 4

@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter
 
-from botpool.engines.coolify_api import Destination, ServerSettings, version_number
+from botpool.engines.coolify_wire import Destination, ServerSettings, version_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from botpool.doctor.coolify_access import Reader
     from botpool.doctor.findings import Check, Report
-    from botpool.engines.coolify_api import Application, CoolifyApi, Server
+    from botpool.engines.coolify_api import CoolifyApi
+    from botpool.engines.coolify_wire import Application, Server
     from botpool.settings import Settings
 
 _DESTINATIONS = TypeAdapter(list[Destination])

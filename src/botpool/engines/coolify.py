@@ -22,16 +22,17 @@ from botpool.engines.base import (
     Observation,
     Traits,
 )
-from botpool.engines.coolify_api import split_image, version_number
 from botpool.engines.coolify_budget import Urgency
 from botpool.engines.coolify_view import LIST_SECONDS, Shared, View
+from botpool.engines.coolify_wire import split_image, version_number
 from botpool.errors import ContainerMissing, EngineRefused, EngineUnavailable, NoImage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from botpool.engines.base import ContainerSpec, PullProgress
-    from botpool.engines.coolify_api import Application, CoolifyApi
+    from botpool.engines.coolify_api import CoolifyApi
+    from botpool.engines.coolify_wire import Application
 
 _STATES = {
     "running": ContainerState.RUNNING,

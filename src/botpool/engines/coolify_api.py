@@ -13,9 +13,19 @@ import re
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpx
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from botpool.engines.coolify_budget import Urgency
+from botpool.engines.coolify_wire import (
+    Application,
+    Created,
+    Deployment,
+    Deployments,
+    Environment,
+    Logs,
+    Server,
+    Started,
+)
 from botpool.errors import EngineRefused, EngineUnavailable
 
 if TYPE_CHECKING:
@@ -36,117 +46,6 @@ _TOO_MANY = 429
 _GATEWAY = frozenset({502, 503, 504})
 _WONT = frozenset({400, 404, 405, 409, 422})
 """It was understood, and will be refused again."""
-
-
-class _Wire(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-
-class ServerSettings(_Wire):
-    """Of a server, what matters to a pool."""
-
-    is_reachable: bool | None = None
-    is_usable: bool | None = None
-    concurrent_builds: int | None = None
-    deployment_queue_limit: int | None = None
-    force_docker_cleanup: bool | None = None
-    docker_cleanup_threshold: int | None = None
-    disable_application_image_retention: bool | None = None
-
-
-class Server(_Wire):
-    """A machine that Coolify deploys to."""
-
-    uuid: str
-    name: str = ""
-    is_reachable: bool | None = None
-    is_usable: bool | None = None
-    settings: ServerSettings | None = None
-
-    @property
-    def reachable(self) -> bool:
-        """Whether Coolify says that it can reach it, in whichever place it does."""
-        inner = self.settings or ServerSettings()
-        said = (self.is_reachable, self.is_usable, inner.is_reachable, inner.is_usable)
-        return all(word is not False for word in said)
-
-
-class _ServerName(_Wire):
-    uuid: str
-
-
-class Destination(_Wire):
-    """A network of a server that applications are put on."""
-
-    uuid: str | None = None
-    server: _ServerName | None = None
-
-
-class Application(_Wire):
-    """What Coolify makes containers from."""
-
-    uuid: str
-    name: str = ""
-    description: str | None = None
-    status: str | None = None
-    docker_registry_image_name: str | None = None
-    docker_registry_image_tag: str | None = None
-    destination: Destination | None = None
-
-    @property
-    def state(self) -> str:
-        """The status without the health behind its colon."""
-        return (self.status or "exited").partition(":")[0]
-
-    @property
-    def server(self) -> str | None:
-        """The uuid of its server, where Coolify tells."""
-        if self.destination is None or self.destination.server is None:
-            return None
-        return self.destination.server.uuid
-
-    @property
-    def image(self) -> str | None:
-        """What it is made of, as `name:tag`."""
-        if not self.docker_registry_image_name:
-            return None
-        tag = self.docker_registry_image_tag or "latest"
-        return f"{self.docker_registry_image_name}:{tag}"
-
-
-class Deployment(_Wire):
-    """One attempt to bring an application up."""
-
-    deployment_uuid: str
-    status: str
-
-    @property
-    def active(self) -> bool:
-        """Whether it may still start a container."""
-        return self.status in {"queued", "in_progress"}
-
-
-class Environment(_Wire):
-    """A part of a project."""
-
-    name: str
-    uuid: str | None = None
-
-
-class _Created(_Wire):
-    uuid: str
-
-
-class _Started(_Wire):
-    deployment_uuid: str | None = None
-
-
-class _Logs(_Wire):
-    logs: str | None = None
-
-
-class _Deployments(_Wire):
-    deployments: list[Deployment]
 
 
 _APPLICATIONS = TypeAdapter(list[Application])
@@ -202,7 +101,7 @@ class CoolifyApi:
     async def create_application(self, fields: Mapping[str, object]) -> str:
         """Make an application of an image, and return its uuid."""
         answer = await self._call("POST", "/applications/dockerimage", json=dict(fields))
-        return self._read(answer, TypeAdapter(_Created)).uuid
+        return self._read(answer, TypeAdapter(Created)).uuid
 
     async def describe(self, uuid: str, text: str) -> None:
         """Set the line that is shown for an application. One that is gone is no error."""
@@ -253,7 +152,7 @@ class CoolifyApi:
         answer = await self._call("POST", f"/applications/{uuid}/start", or_missing=True)
         if answer is None:
             return False, None
-        return True, self._read(answer, TypeAdapter(_Started)).deployment_uuid
+        return True, self._read(answer, TypeAdapter(Started)).deployment_uuid
 
     async def stop(self, uuid: str) -> bool:
         """Have an application stopped, which takes a while. Whether there is such an application.
@@ -277,7 +176,7 @@ class CoolifyApi:
         answer = await self._send("GET", path, None, params, Urgency.READ, repeatable=True)
         if answer.status_code in {_BAD_REQUEST, _NOT_FOUND}:
             return None
-        text = self._read(self._checked("GET", path, answer), TypeAdapter(_Logs)).logs or ""
+        text = self._read(self._checked("GET", path, answer), TypeAdapter(Logs)).logs or ""
         return text.splitlines()
 
     # Deployments
@@ -305,7 +204,7 @@ class CoolifyApi:
         answer = await self._find(
             f"/deployments/applications/{uuid}", {"skip": "0", "take": str(most)}, urgency
         )
-        return None if answer is None else self._read(answer, TypeAdapter(_Deployments)).deployments
+        return None if answer is None else self._read(answer, TypeAdapter(Deployments)).deployments
 
     async def cancel(self, uuid: str) -> None:
         """Cancel a deployment. One that is over, or an old Coolify that can't, is no error."""
@@ -486,26 +385,3 @@ def _retry_after(answer: httpx.Response) -> float:
     except ValueError:
         seconds = 1.0
     return min(max(seconds, 0.0), _LONGEST_PAUSE_SECONDS)
-
-
-def version_number(version: str) -> tuple[int, ...]:
-    """A version as numbers that can be compared; one that can't be read counts as the newest.
-
-    A beta comes before its release: 4.0.0-beta.452 is (4, 0, 0, 452), and 4.0.0 is (4, 0, 0, 10⁹).
-    """
-    found = re.match(r"v?(\d+)\.(\d+)\.(\d+)(?:-beta\.(\d+))?", version)
-    if found is None:
-        return (10**9,)
-    major, minor, patch, beta = found.groups()
-    return int(major), int(minor), int(patch), int(beta) if beta else 10**9
-
-
-def split_image(image: str) -> tuple[str, str]:
-    """The name and the tag of an image. Raises `EngineRefused` for one pinned by its digest."""
-    if "@" in image:
-        raise EngineRefused(
-            f"{image} is pinned by its digest, which Coolify's clean-up throws away: use a tag."
-        )
-    before, slash, last = image.rpartition("/")
-    name, _, tag = last.partition(":")
-    return f"{before}{slash}{name}", tag or "latest"

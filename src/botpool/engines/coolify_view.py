@@ -15,7 +15,8 @@ from botpool.errors import EngineUnavailable
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from botpool.engines.coolify_api import Application, CoolifyApi, Deployment, Server
+    from botpool.engines.coolify_api import CoolifyApi
+    from botpool.engines.coolify_wire import Application, Deployment, Server
 
 _Value = TypeVar("_Value")
 

@@ -168,9 +168,10 @@ async def test_docker_is_restarted_and_its_containers_die_with_it(
             await docker.restart(signal.SIGTERM)
             here.meeting.over.set()
             bots = await here.settled(await asked)
-        # Whoever was in the call is not sent there again; everybody else is.
+        # Whoever was in the call is not sent there again; everybody else is. More than there are
+        # slots may have been: Docker starts containers until it has gone.
         failed = [bot for bot in bots.values() if bot.status is not BotStatus.DONE]
-        assert 0 < len(failed) <= SLOTS
+        assert failed
         for bot in failed:
             assert bot.failure_cause is FailureCause.CRASHED, bot.failure_reason
             assert here.meeting.joined[bot.id] == 1

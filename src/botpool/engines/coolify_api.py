@@ -1,7 +1,8 @@
 """Coolify's API as a client has to take it: typed answers, bounded waits, and one kind of error.
 
 Retried is what is known to be safe: what was never sent, what the rate limit has turned away (429),
-and calls that may be made twice where a gateway has failed (502 to 504) or the answer was lost.
+and calls that may be made twice where Coolify or a gateway has failed (500, 502 to 504) or the
+answer was lost.
 Errors say the status, the path and Coolify's own words, and never the token.
 """
 
@@ -43,7 +44,8 @@ _LONGEST_WORDS = 500
 _BAD_REQUEST = 400
 _NOT_FOUND = 404
 _TOO_MANY = 429
-_GATEWAY = frozenset({502, 503, 504})
+_FAILED = frozenset({500, 502, 503, 504})
+"""It may do better in a moment."""
 _WONT = frozenset({400, 404, 405, 409, 422})
 """It was understood, and will be refused again."""
 
@@ -306,7 +308,7 @@ class CoolifyApi:
             else:
                 if answer.status_code == _TOO_MANY:
                     self._budget.pause(_retry_after(answer))
-                elif answer.status_code not in _GATEWAY or not repeatable:
+                elif answer.status_code not in _FAILED or not repeatable:
                     return self._own(method, path, answer)
                 if last:
                     return answer

@@ -184,7 +184,7 @@ class DockerEngine:
             found = await self._own(client, container.ref)
             # By its id: a start that comes late can't start what has since taken the name.
             address = self._hosts[container.host]
-            started = await docker_api.start(client, address, found["Id"]) if found else None
+            started = await docker_api.start(address, found["Id"]) if found else None
             if started is None:
                 raise ContainerMissing(f"{container.ref} is not on {container.host}.")
             return f"{started['Id'][:12]}@{started['State']['StartedAt']}"

@@ -86,29 +86,24 @@ async def inspect(client: Docker, ref: str) -> dict[str, Any] | None:
     return found if ref in {found["Id"], found["Name"].removeprefix("/")} else None
 
 
-async def start(client: Docker, address: str | None, identity: str) -> dict[str, Any] | None:
-    """Start a container and return what Docker says of it then, None if it is gone."""
-    try:
-        return await _start(client, identity)
-    except DockerError:
-        # One that shuts down can't start anything, and says so in many ways; but it takes no new
-        # connections. Whoever takes this one is up.
-        async with open_client(address) as another:
-            return await _start(another, identity)
+async def start(address: str | None, identity: str) -> dict[str, Any] | None:
+    """Start a container and return what Docker says of it then, None if it is gone.
 
-
-async def _start(client: Docker, identity: str) -> dict[str, Any] | None:
-    try:
-        await client.containers.container(identity).start()
-    except DockerError as error:
-        found = await inspect(client, identity)
-        if found is None:
-            return None
-        # Docker has many a status for what it can't start, and one place where it says so.
-        if not found["State"].get("Error"):
-            raise
-        raise DockerError(BAD_REQUEST, error.message) from error
-    return await inspect(client, identity)
+    Over a connection of its own: a Docker that shuts down takes no new ones. Over one that it has,
+    it would start the container and end it with the others, or say in many ways that it can't.
+    """
+    async with open_client(address) as client:
+        try:
+            await client.containers.container(identity).start()
+        except DockerError as error:
+            found = await inspect(client, identity)
+            if found is None:
+                return None
+            # Docker has many a status for what it can't start, and one place where it says so.
+            if not found["State"].get("Error"):
+                raise
+            raise DockerError(BAD_REQUEST, error.message) from error
+        return await inspect(client, identity)
 
 
 async def stop(client: Docker, identity: str, grace_seconds: int) -> None:

@@ -21,7 +21,8 @@ The first line of a class's docstring is its default message.
     │   ├── EngineUnavailable     no answer: what was asked may have happened or not
     │   └── EngineRefused         it answered, and won't
     │       ├── ContainerMissing
-    │       └── ImageMissing
+    │       ├── ImageMissing      a pull brings it
+    │       └── NoImage           none is set
     ├── AddressRefused            a callback's host is not public
     └── Refused                   the database did nothing of what was asked
         ├── InvalidRequest        the caller asks for what can't be
@@ -37,6 +38,8 @@ The first line of a class's docstring is its default message.
 """
 
 from __future__ import annotations
+
+_LONGEST_MESSAGE = 4000
 
 
 class BotpoolError(Exception):
@@ -114,7 +117,15 @@ class TooManyRequests(BotpoolError):
 
 
 class EngineError(BotpoolError):
-    """An engine did not do what was asked."""
+    """An engine did not do what was asked.
+
+    Whatever it says, the message can be stored.
+    """
+
+    def __init__(self, message: str | None = None) -> None:
+        if message is not None:
+            message = message.replace("\x00", "\N{REPLACEMENT CHARACTER}")[:_LONGEST_MESSAGE]
+        super().__init__(message)
 
 
 class EngineUnavailable(EngineError):

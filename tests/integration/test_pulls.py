@@ -99,7 +99,7 @@ async def test_an_image_that_cannot_be_had_fails_who_asked_and_exactly_one_tries
             await works.create()
         work = asyncio.create_task(works.reconciler.run_once())
         _, _, verdict = await gate.begun.get()
-        verdict.set_exception(EngineRefused("no such image"))
+        verdict.set_exception(EngineRefused("no such image\x00"))  # whatever it says
         _, _, verdict = await gate.begun.get()
         assert gate.begun.empty()
         ended = [bot for bot in await statuses(works) if bot is BotStatus.FATAL]
@@ -111,7 +111,9 @@ async def test_an_image_that_cannot_be_had_fails_who_asked_and_exactly_one_tries
         )
         (failed,) = await database.fetch("SELECT * FROM bots WHERE status = 'FATAL'")
         assert failed["failure_cause"] == FailureCause.IMAGE_PULL
-        assert failed["failure_reason"] == "image not pulled: no such image"
+        assert (
+            failed["failure_reason"] == "image not pulled: no such image\N{REPLACEMENT CHARACTER}"
+        )
 
 
 async def test_an_image_that_nobody_can_have_fails_them_one_after_the_other(

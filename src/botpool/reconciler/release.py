@@ -28,7 +28,7 @@ _log: structlog.stdlib.BoundLogger = structlog.get_logger("botpool")
 _KEPT_LINES = 1000
 _KEPT_LINE_LENGTH = 4000
 _MOST_FAILED_STEPS = 8
-"""In about two minutes."""
+"""In about a minute."""
 
 
 async def release(context: Context, slot: Slot) -> float | None:
@@ -39,8 +39,7 @@ async def release(context: Context, slot: Slot) -> float | None:
     except EngineError as error:
         if not await _counts(context, slot, error):
             raise
-        reason = storable(str(error), _KEPT_LINE_LENGTH)
-        await context.pool.mark_error(slot.id, slot.lease, FailureCause.ENGINE, reason)
+        await context.pool.mark_error(slot.id, slot.lease, FailureCause.ENGINE, str(error))
         return NOW
     if not clean:
         return _next_look(context, slot)
@@ -78,7 +77,7 @@ async def recover(context: Context, slot: Slot) -> float | None:
     except EngineError as error:
         if not await _counts(context, slot, error):
             raise
-        problem = storable(str(error), _KEPT_LINE_LENGTH)
+        problem = str(error)
     if problem is None:
         if slot.draining:
             await context.pool.delete_slot(slot.id, slot.lease, "drained")

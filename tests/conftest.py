@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
+import psutil
 import pytest
 
 from botpool.pool import Pool
@@ -18,7 +19,7 @@ from botpool.store.embedded import embedded_postgres
 from tests.scene import Scene
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Generator
+    from collections.abc import AsyncIterator, Generator, Iterator
 
 NO_SKIP = "BOTPOOL_TEST_NO_SKIP" in os.environ
 
@@ -38,6 +39,20 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
         report.outcome = "failed"
         report.longrepr = f"skipped, where nothing may be: {report.longreprtext}"
     return report
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What tests have started in their folders ends with them."""
+    yield
+    base = str(tmp_path_factory.getbasetemp())
+    of_ours = [
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if any(base in part for part in process.info["cmdline"] or ())
+    ]
+    _, left = psutil.wait_procs(of_ours, timeout=5)
+    assert not left, [process.cmdline() for process in left]
 
 
 @pytest.fixture(scope="session")

@@ -103,9 +103,13 @@ async def working(
     **settings: Any,
 ) -> AsyncIterator[Works]:
     """Works with these settings. At the end every invariant is checked."""
-    chosen = Settings(
-        **{"engine": "simulated", "image_google_meet": IMAGE, "max_pool_size": 10, **settings}
-    )
+    usual = {
+        "engine": "simulated",
+        "image_google_meet": IMAGE,
+        "max_pool_size": 10,
+        "relaunch_wait_ms": 0,
+    }
+    chosen = Settings(**{**usual, **settings})
     store = Store(database)
     await store.use_virtual_clock()
     clock = Clock()

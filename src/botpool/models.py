@@ -19,6 +19,9 @@ WAITS_FOR_ROOM = "waits for room on the host"
 WAITS_FOR_IMAGE = "waits for the image"
 """The deployment status of a slot whose image somebody brings to its host."""
 
+RESTS = "waits after a failed launch"
+"""The deployment status of a slot on whose host its bot has just failed."""
+
 WAITS_FOR_HOST = "waits for a host"
 """The deployment status of a slot for which no host is open and has room."""
 

@@ -81,6 +81,13 @@ class Settings(BaseSettings):
     max_launch_attempts: int = Field(
         default=2, ge=1, description="How often a bot is launched before it has been in its call."
     )
+    relaunch_wait_ms: int = Field(
+        default=5_000,
+        ge=0,
+        le=600_000,
+        description="How long a bot waits for its second launch where the first has failed, and as"
+        " much longer for each further one.",
+    )
     poll_interval_ms: Milliseconds = Field(
         default=1_000, description="How often due work is looked for when nothing announced it."
     )

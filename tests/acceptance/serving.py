@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
+from botpool.store.embedded import embedded_postgres
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
@@ -120,3 +122,7 @@ async def started(
         if process.returncode is None:
             process.kill()
             await process.wait()
+        if (folder / "postgres" / "postmaster.pid").exists():
+            # Its PostgreSQL outlives a kill, and goes with the next who has used it.
+            async with embedded_postgres(folder):
+                pass

@@ -11,6 +11,7 @@ import pytest
 from botpool.engines.base import ContainerState, Observation, Traits
 from botpool.engines.simulated import Faults
 from botpool.errors import EngineUnavailable, StaleLease
+from botpool.models import RESTS
 from botpool.states import BotStatus, FailureCause, Platform, SlotStatus
 from tests.reconciling import IMAGE, container, new_reconciler, working
 
@@ -155,6 +156,36 @@ async def test_a_deployment_that_fails_is_tried_once_more_on_another_slot(
         assert works.engine.counts["start"] == 2
         # Both slots are well again.
         assert {slot.status for slot in await works.pool.slots()} == {SlotStatus.IDLE}
+
+
+async def test_a_bot_rests_before_it_is_launched_again_where_it_has_failed(
+    database: Database,
+) -> None:
+    fails = Faults(start_fails=1.0)
+    async with working(
+        database, faults=fails, max_launch_attempts=3, relaunch_wait_ms=5000
+    ) as works:
+        starts = works.engine.counts
+        bot = await works.launched()
+        assert (await works.slot_of(bot.id)).deployment_status == RESTS
+        await works.go(seconds=4.9)
+        assert starts["start"] == 1
+        await works.go(seconds=0.2)
+        assert starts["start"] == 2
+        works.engine.faults = Faults()
+        await works.go(seconds=9.8)
+        assert starts["start"] == 2
+        await works.go(seconds=0.3)
+        bot = await works.pool.get_bot(bot.id)
+        assert (bot.status, bot.launch_attempts) == (BotStatus.JOINING_CALL, 3)
+
+
+async def test_a_bot_is_launched_again_at_once_on_another_host(database: Database) -> None:
+    async with working(
+        database, hosts=("a", "b"), faults=Faults(start_fails=1.0), relaunch_wait_ms=5000
+    ) as works:
+        bot = await works.launched()
+        assert (bot.status, works.engine.counts["start"]) == (BotStatus.FATAL, 2)
 
 
 @pytest.mark.parametrize("lags", [True, False])

@@ -107,7 +107,7 @@ HOT: dict[str, tuple[Any, ...]] = {
     "has_failed": ("process", "a"),
     "note_failure": ("process", "a", "slot 1", "", "away", 5, 120_000, 60_000),
     "had_container": ("a-1",),
-    "admit_deployment": ("slot", 1, 4, "waits"),
+    "admit_deployment": ("slot", 1, 4, 5000, "waits", "rests"),
     "wake_deployments": ("process", "a", 4, "waits"),
     "wake_pull": ("process", "a", "bot:1", "waits", 0),
     "set_slot_token": ("slot", 1, "me", b"digest", "http://botpool"),

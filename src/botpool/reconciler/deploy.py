@@ -6,7 +6,8 @@ the last one, of whichever replica, came to:
 1. a host, of those that are open the one with the fewest slots;
 2. the image, unless the container is there already: whoever made that had the image. Where a start
    brings it, the first deployment on a host goes on alone, and the others wait for it;
-3. room on the host, recorded as `deployment_started_at` before the container is started;
+3. room on the host, after a rest if the bot has failed there; recorded as `deployment_started_at`
+   before the container is started;
 4. the container, made if there is none, and made again if the engine has lost it;
 5. the start. If an earlier look may have called it, the engine is asked first;
 6. the watch, until it runs, fails, or takes too long.
@@ -22,7 +23,7 @@ import orjson
 
 from botpool.engines.base import STOPPED, Container, ContainerState, Observation
 from botpool.errors import ContainerMissing, EngineRefused, ImageMissing, NoImage, StaleLease
-from botpool.models import WAITS_FOR_HOST, WAITS_FOR_IMAGE, WAITS_FOR_ROOM
+from botpool.models import RESTS, WAITS_FOR_HOST, WAITS_FOR_IMAGE, WAITS_FOR_ROOM
 from botpool.reconciler.context import NOW, container_of, storable
 from botpool.reconciler.create import create, new_environment
 from botpool.reconciler.evidence import evidence
@@ -128,10 +129,17 @@ async def _wait_for_image(context: Context, pulls: Pulls, slot: Slot) -> float:
 
 
 async def _wait_for_room(context: Context, slot: Slot) -> float:
-    """How many seconds to wait for room on the host. Who leaves it wakes the slot."""
-    most = context.settings.max_concurrent_deployments
-    admitted = await context.store.admit_deployment(slot.id, slot.lease, most, WAITS_FOR_ROOM)
-    return NOW if admitted else context.safety_net
+    """How many seconds to wait for room on the host, or after a launch that failed there.
+
+    Who leaves the host wakes those who wait for room.
+    """
+    settings = context.settings
+    wait = await context.store.admit_deployment(
+        *(slot, settings.max_concurrent_deployments, settings.relaunch_wait_ms),
+        waiting=WAITS_FOR_ROOM,
+        resting=RESTS,
+    )
+    return context.safety_net if wait is None else wait
 
 
 async def _placed(context: Context, slot: Slot) -> Slot:

@@ -131,6 +131,7 @@ def _settings(chance: random.Random, slots: int, image: str | None) -> Settings:
         "deploy_timeout_ms": chance.choice((480_000, 900_000, 1_500_000)),
         "max_concurrent_deployments": chance.choice((1, 2, 4)),
         "max_launch_attempts": chance.choice((1, 2, 2, 3)),
+        "relaunch_wait_ms": chance.choice((0, 5_000, 60_000)),
         "public_url": "http://botpool.test",
         "image_google_meet": image,
         "image_microsoft_teams": image and "teams:1",

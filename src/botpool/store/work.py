@@ -82,16 +82,19 @@ class WorkQueries(Queries):
         """
         return await self._slot("place_slot", taken.id, taken.lease, taken.engine, hosts, most)
 
-    async def admit_deployment(self, slot_id: int, lease: int, most: int, waiting: str) -> bool:
+    async def admit_deployment(
+        self, slot: Slot, most: int, rest_ms: int, *, waiting: str, resting: str
+    ) -> float | None:
         """Let a deployment onto its host, if fewer than `most` are under way there.
 
-        Those who came before and wait go first. If there is no room, its deployment status is
-        `waiting`.
+        Returns 0 if it was. Those who came before and wait go first: without room, its deployment
+        status is `waiting`, and None returned. If its bot has just failed there, it is `resting`,
+        and the seconds that it still has to are returned: `rest_ms` for each launch.
         """
         row = await self._database.fetch_one(
-            QUERIES["admit_deployment"], slot_id, lease, most, waiting
+            *(QUERIES["admit_deployment"], slot.id, slot.lease, most, rest_ms, waiting, resting)
         )
-        return row is not None and row["admitted"]
+        return None if row is None else row["wait"]
 
     async def wake_deployments(self, engine: str, host: str, most: int, waiting: str) -> None:
         """Let those whose deployment status is `waiting` be due, while there is room."""

@@ -232,17 +232,32 @@ CREATE OR REPLACE FUNCTION host_lock(p_engine text, p_host text) RETURNS bigint 
     AS $$ SELECT hashtextextended('botpool/host/' || p_engine || '/' || p_host, 0) $$;
 
 -- Let a deployment onto its host, if fewer than p_most are under way there, and nobody who waits came
--- before. Else its deployment status is p_waiting. Returns whether it was let on.
+-- before. Returns 0 if it was let on; NULL, and its deployment status is p_waiting, if there is no room.
+-- If its bot has failed there it first rests, p_rest ms for each of its launches, for what ails the host
+-- may pass: its deployment status is p_resting, and the seconds that are left are returned.
+DROP FUNCTION IF EXISTS admit_deployment(bigint, bigint, integer, text);
 CREATE OR REPLACE FUNCTION admit_deployment(
-    p_slot_id bigint, p_lease bigint, p_most integer, p_waiting text
-) RETURNS boolean LANGUAGE plpgsql AS $$
+    p_slot_id bigint, p_lease bigint, p_most integer, p_rest integer, p_waiting text, p_resting text
+) RETURNS double precision LANGUAGE plpgsql AS $$
 DECLARE
     v_slot bot_pool_slots;
+    v_rested interval;
+    v_rest interval;
     v_room boolean;
 BEGIN
     SELECT * INTO v_slot FROM bot_pool_slots
     WHERE id = p_slot_id AND lease = p_lease AND status = 'deploying';
-    IF NOT FOUND THEN RETURN false; END IF;
+    IF NOT FOUND THEN RETURN NULL; END IF;
+
+    v_rested := botpool_now() - v_slot.last_assigned_at;
+    SELECT (launch_attempts - 1) * p_rest * interval '1 millisecond' INTO v_rest FROM bots
+    WHERE id = v_slot.assigned_bot_id AND avoid_host = v_slot.host;
+    IF v_rested < v_rest AND v_rested >= interval '0' THEN
+        UPDATE bot_pool_slots SET deployment_status = p_resting
+        WHERE id = p_slot_id AND lease = p_lease AND status = 'deploying';
+        RETURN extract(epoch FROM v_rest - v_rested);
+    END IF;
+
     PERFORM pg_advisory_xact_lock(host_lock(v_slot.engine, v_slot.host));
 
     SELECT count(*) < p_most INTO v_room FROM bot_pool_slots
@@ -260,7 +275,7 @@ BEGIN
         deployment_status = CASE WHEN v_room THEN deployment_status ELSE p_waiting END
     WHERE id = p_slot_id AND lease = p_lease AND status = 'deploying'
         AND deployment_started_at IS NULL;
-    RETURN FOUND AND v_room;
+    RETURN CASE WHEN FOUND AND v_room THEN 0 END;
 END $$;
 
 -- Let those who wait for room on a host be due, as many as there is room for, the oldest first.

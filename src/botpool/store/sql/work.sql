@@ -91,8 +91,9 @@ WHERE id = $1 AND claimed_by IS NULL AND host IS NOT NULL;
 SELECT *, botpool_now() AS read_at FROM place_slot($1, $2, $3, $4, $5);
 
 -- name: admit_deployment
--- Let a deployment onto its host, if there is room; else record that it waits.
-SELECT admit_deployment($1, $2, $3, $4) AS admitted;
+-- Let a deployment onto its host, if there is room and its bot has not just failed there; else record
+-- that it waits.
+SELECT admit_deployment($1, $2, $3, $4, $5, $6) AS wait;
 
 -- name: wake_deployments
 -- Let those who wait for room on a host be due, as many as there is room for.

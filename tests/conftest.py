@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
-from contextlib import asynccontextmanager
+import shutil
+from contextlib import asynccontextmanager, contextmanager
 from itertools import count
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit, urlunsplit
 
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
 NO_SKIP = "BOTPOOL_TEST_NO_SKIP" in os.environ
 
 _TEMPLATE = "botpool_template"
+_MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of its own is made there
+_PLENTY = 4 * 2**30
 _numbers = count(1)
 
 
@@ -46,29 +51,48 @@ def nothing_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """What tests have started in their folders ends with them."""
     yield
     base = str(tmp_path_factory.getbasetemp())
+    me = psutil.Process()
     of_ours = [
         process
-        for process in psutil.process_iter(["cmdline"])
+        for process in {*psutil.process_iter(["cmdline"])} - {me, *me.parents()}
         if any(base in part for part in process.info["cmdline"] or ())
     ]
     _, left = psutil.wait_procs(of_ours, timeout=5)
     assert not left, [process.cmdline() for process in left]
 
 
+@contextmanager
+def _data_folder(base: Path) -> Iterator[Path]:
+    """A folder, in memory where there is plenty: databases are made there in no time."""
+    if not _MEMORY.is_dir() or shutil.disk_usage(_MEMORY).free < _PLENTY:
+        yield base
+        return
+    with TemporaryDirectory(prefix="botpool-test-", dir=_MEMORY) as folder:
+        yield Path(folder)
+
+
 @pytest.fixture(scope="session")
 async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]:
     """The address of a PostgreSQL that forgets fast: nothing in it must outlive the run."""
     version = int(os.environ.get("BOTPOOL_TEST_POSTGRES", "18"))
-    async with embedded_postgres(tmp_path_factory.mktemp("data"), version=version) as dsn:
-        connection = await asyncpg.connect(dsn)
+    with _data_folder(tmp_path_factory.mktemp("data")) as folder:
+        async with embedded_postgres(folder, version=version) as dsn:
+            await _prepare(dsn)
+            yield dsn
+
+
+async def _prepare(dsn: str) -> None:
+    connection = await asyncpg.connect(dsn)
+    try:
         await connection.execute("ALTER SYSTEM SET fsync = off")
         await connection.execute("ALTER SYSTEM SET synchronous_commit = off")
+        await connection.execute("ALTER SYSTEM SET max_wal_size = '256MB'")
         await connection.execute("SELECT pg_reload_conf()")
         await connection.execute(f"CREATE DATABASE {_TEMPLATE}")
+    finally:
         await connection.close()
-        async with connect(_named(dsn, _TEMPLATE)) as database:
-            await migrate(database)
-        yield dsn
+    async with connect(_named(dsn, _TEMPLATE)) as database:
+        await migrate(database)
 
 
 @asynccontextmanager

@@ -31,6 +31,14 @@ class Mutant:
     tests: str
     also: tuple[str, str] | None = None
 
+    def of(self, text: str) -> str:
+        """The text of its file without the guard. Raises `ValueError` if that isn't there once."""
+        for old, new in filter(None, ((self.old, self.new), self.also)):
+            if text.count(old) != 1:
+                raise ValueError(f"{self.file} does not have once: {old}")
+            text = text.replace(old, new)
+        return text
+
 
 SQL = "src/botpool/store"
 MUTANTS = (
@@ -270,12 +278,8 @@ def main() -> int:
             if wanted and not {str(mutant.promise), mutant.file} & {*wanted}:
                 continue
             path = tree / mutant.file
-            text = changed = path.read_text("utf-8")
-            for old, new in filter(None, ((mutant.old, mutant.new), mutant.also)):
-                if text.count(old) != 1:
-                    raise SystemExit(f"{mutant.file} does not have once: {old}")
-                changed = changed.replace(old, new)
-            path.write_text(changed, "utf-8")
+            text = path.read_text("utf-8")
+            path.write_text(mutant.of(text), "utf-8")
             noticed = not _pass(tree, mutant.tests)
             path.write_text(text, "utf-8")
             line = " ".join(mutant.old.split())[:60]

@@ -182,9 +182,9 @@ class DockerEngine:
         """Start a container. Its environment is as it was created with: Docker can't add to it."""
         with self._docker(container.host) as client:
             found = await self._own(client, container.ref)
-            # By its id: a start that comes late can't start what has since taken the name.
             address = self._hosts[container.host]
-            started = await docker_api.start(address, found["Id"]) if found else None
+            # By its id: a start that comes late can't start what has since taken the name.
+            started = found and await docker_api.start(address, client.api_version, found["Id"])
             if started is None:
                 raise ContainerMissing(f"{container.ref} is not on {container.host}.")
             return f"{started['Id'][:12]}@{started['State']['StartedAt']}"

@@ -57,8 +57,11 @@ def mapped_errors(host: str) -> Iterator[None]:
         raise EngineUnavailable(f"What answers for Docker on {host} is not Docker.") from error
 
 
-def open_client(address: str | None) -> Docker:
-    """The client of an address. With `DOCKER_CERT_PATH`, tcp is TLS, and both ends are verified."""
+def open_client(address: str | None, version: str = "auto") -> Docker:
+    """The client of an address, which asks for the API's version first unless that is known.
+
+    With `DOCKER_CERT_PATH`, tcp is TLS, and both ends are verified.
+    """
     context = None
     certificates = os.environ.get("DOCKER_CERT_PATH")
     if address and address.startswith("tcp://") and certificates:
@@ -67,7 +70,7 @@ def open_client(address: str | None) -> Docker:
         context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
         address = f"https://{address.removeprefix('tcp://')}"
     try:
-        return Docker(address, ssl_context=context, timeout=_ANSWER)
+        return Docker(address, ssl_context=context, timeout=_ANSWER, api_version=version)
     except (AssertionError, ImportError, TypeError, ValueError) as error:
         raise EngineUnavailable(
             "No Docker is found here: start it, or set BOTPOOL_DOCKER_HOSTS."
@@ -86,13 +89,13 @@ async def inspect(client: Docker, ref: str) -> dict[str, Any] | None:
     return found if ref in {found["Id"], found["Name"].removeprefix("/")} else None
 
 
-async def start(address: str | None, identity: str) -> dict[str, Any] | None:
+async def start(address: str | None, version: str, identity: str) -> dict[str, Any] | None:
     """Start a container and return what Docker says of it then, None if it is gone.
 
     Over a connection of its own: a Docker that shuts down takes no new ones. Over one that it has,
     it would start the container and end it with the others, or say in many ways that it can't.
     """
-    async with open_client(address) as client:
+    async with open_client(address, version) as client:
         try:
             await client.containers.container(identity).start()
         except DockerError as error:

@@ -1,7 +1,7 @@
 -- One bot's life as raw SQL: create it on an idle slot, end it, free the slot. The same rows that the
 -- pool writes, in as few statements as can be, with no lock, no queue and no look at the lease.
 WITH idle AS MATERIALIZED (
-    SELECT id AS idle_id FROM bot_pool_slots WHERE platform = 'google-meet' AND status = 'idle'
+    SELECT id AS idle_id FROM bot_pool_slots WHERE platform = 'google-meet' AND status = 'idle' AND NOT held
     ORDER BY last_used_at, id LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED
 ), slot AS (
     UPDATE bot_pool_slots

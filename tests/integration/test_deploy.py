@@ -178,6 +178,7 @@ async def test_a_bot_rests_before_it_is_launched_again_where_it_has_failed(
         await works.go(seconds=0.3)
         bot = await works.pool.get_bot(bot.id)
         assert (bot.status, bot.launch_attempts) == (BotStatus.JOINING_CALL, 3)
+        assert (await works.slot_of(bot.id)).deployment_status is None
 
 
 async def test_a_bot_is_launched_again_at_once_on_another_host(database: Database) -> None:

@@ -272,7 +272,7 @@ BEGIN
         );
     UPDATE bot_pool_slots
     SET deployment_started_at = CASE WHEN v_room THEN botpool_now() END,
-        deployment_status = CASE WHEN v_room THEN deployment_status ELSE p_waiting END
+        deployment_status = CASE WHEN NOT v_room THEN p_waiting END
     WHERE id = p_slot_id AND lease = p_lease AND status = 'deploying'
         AND deployment_started_at IS NULL;
     RETURN CASE WHEN FOUND AND v_room THEN 0 END;

@@ -20,7 +20,7 @@ import platform
 import re
 import shutil
 import tarfile
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from ipaddress import IPv4Interface
 from pathlib import Path
@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 import aiodocker
 import aiohttp
+import psutil
 import pytest
 
 if TYPE_CHECKING:
@@ -228,9 +229,22 @@ class RestartableDaemon(Daemon):
 @asynccontextmanager
 async def restartable_daemon(folder: Path, *options: str) -> AsyncIterator[RestartableDaemon]:
     """A dockerd of its own. Whether containers outlive a restart is for the options to say."""
-    async with _unmounted(folder), AsyncExitStack() as run:
-        daemon = await run.enter_async_context(_dockerd(folder, "none", *options))
-        yield RestartableDaemon(daemon.address, daemon.output, folder, options, run)
+    async with _unmounted(folder):
+        try:
+            async with AsyncExitStack() as run:
+                daemon = await run.enter_async_context(_dockerd(folder, "none", *options))
+                yield RestartableDaemon(daemon.address, daemon.output, folder, options, run)
+        finally:
+            _kill_shims(folder)
+
+
+def _kill_shims(folder: Path) -> None:
+    """End what is left of starts in whose midst a Docker was ended: it knows nothing of them."""
+    for process in psutil.process_iter(["cmdline"]):
+        with suppress(psutil.Error):
+            if any(part.startswith(f"{folder}/") for part in process.info["cmdline"] or ()):
+                for each in [*process.children(recursive=True), process]:
+                    each.kill()
 
 
 @asynccontextmanager

@@ -20,7 +20,8 @@ from tests.scene import Scene
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from botpool.models import Bot, WebhookAttempt
+    from botpool.deliveries import WebhookAttempt
+    from botpool.models import Bot
     from botpool.states import BotStatus
     from botpool.store import Database
 

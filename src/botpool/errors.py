@@ -39,6 +39,8 @@ The first line of a class's docstring is its default message.
 
 from __future__ import annotations
 
+from botpool.texts import storable
+
 _LONGEST_MESSAGE = 4000
 
 
@@ -124,7 +126,7 @@ class EngineError(BotpoolError):
 
     def __init__(self, message: str | None = None) -> None:
         if message is not None:
-            message = message.replace("\x00", "\N{REPLACEMENT CHARACTER}")[:_LONGEST_MESSAGE]
+            message = storable(message, _LONGEST_MESSAGE)
         super().__init__(message)
 
 

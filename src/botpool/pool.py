@@ -16,11 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 from botpool.changes import WORK
 from botpool.combine import Combiner
 from botpool.creation import Creation
-from botpool.errors import (
-    BotNotFound,
-    InvalidRequest,
-    StaleLease,
-)
+from botpool.errors import BotNotFound, InvalidRequest, StaleLease
 from botpool.models import WAITS_FOR_IMAGE, WAITS_FOR_ROOM, Ending
 from botpool.states import (
     BOT_ENDED,
@@ -210,22 +206,6 @@ class Pool(Creation):
         if not written:
             await self._check_lease(ending.slot_id, ending.lease)
         return written
-
-    async def release_silent(self, slot: Slot, threshold_ms: int) -> list[Transition]:
-        """End the assignment of a slot, unless its bot was heard within this time."""
-        now = await self._store.now()
-        threshold = timedelta(milliseconds=threshold_ms)
-        return await self.release(
-            Ending(
-                slot_id=slot.id,
-                lease=slot.lease,
-                bot_status=BotStatus.FATAL,
-                failure_cause=FailureCause.HEARTBEAT_LOST,
-                reason=f"no heartbeat for {threshold_ms} ms",
-                unless_heard_since=now - threshold,
-                details={"thresholdMs": threshold_ms},
-            )
-        )
 
     async def mark_error(
         self,

@@ -26,15 +26,15 @@ from standardwebhooks import Webhook
 from botpool import __version__
 from botpool.addresses import PinnedTransport
 from botpool.changes import WEBHOOKS
+from botpool.deliveries import WebhookAttempt
 from botpool.errors import AddressRefused, BotpoolError
-from botpool.models import WebhookAttempt
 from botpool.store.listening import listening
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine
 
     from botpool.addresses import Resolve
-    from botpool.models import DueWebhook
+    from botpool.deliveries import DueWebhook
     from botpool.settings import Settings
     from botpool.store import Database, Store
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from botpool.models import Bot
     from botpool.store import Store
     from tests.engines.docker_ground import Ground
-    from tests.engines.testbed import Daemon
+    from tests.engines.testbed import Daemon, RestartableDaemon
 
 BOTS = 20
 SLOTS = 8
@@ -46,6 +46,19 @@ async def asking(here: Ground) -> AsyncIterator[asyncio.Task[list[int]]]:
         yield asked
     finally:
         asked.cancel()
+
+
+@asynccontextmanager
+async def on_docker_of_its_own(
+    folder: Path, database_url: str, *options: str
+) -> AsyncIterator[tuple[RestartableDaemon, Ground]]:
+    """A botpool that serves, on a Docker that can be restarted."""
+    async with (
+        restartable_daemon(folder / "docker", *options) as docker,
+        ground(docker, folder, database_url=database_url) as here,
+        here.serve(),
+    ):
+        yield docker, here
 
 
 def all_done_at_the_first_launch(bots: dict[int, Bot]) -> bool:
@@ -158,11 +171,7 @@ async def test_every_connection_to_postgresql_is_cut_again_and_again(
 async def test_docker_is_restarted_and_its_containers_die_with_it(
     folder: Path, database_url: str
 ) -> None:
-    async with (
-        restartable_daemon(folder / "docker") as docker,
-        ground(docker, folder, database_url=database_url) as here,
-        here.serve(),
-    ):
+    async with on_docker_of_its_own(folder, database_url) as (docker, here):
         here.meeting.over.clear()
         async with asking(here) as asked:
             await docker.restart(signal.SIGTERM)
@@ -179,11 +188,7 @@ async def test_docker_is_restarted_and_its_containers_die_with_it(
 async def test_docker_that_is_long_about_its_end_costs_nobody_both_launches(
     folder: Path, database_url: str
 ) -> None:
-    async with (
-        restartable_daemon(folder / "docker") as docker,
-        ground(docker, folder, database_url=database_url) as here,
-        here.serve(),
-    ):
+    async with on_docker_of_its_own(folder, database_url) as (docker, here):
         meeting = here.meeting
         meeting.lobby.clear()
         # Docker waits for these. The slots of those that it has ended could go to others meanwhile.
@@ -202,9 +207,9 @@ async def test_docker_is_restarted_and_its_containers_live_on(
 ) -> None:
     async with (
         containerd(folder / "containerd") as address,
-        restartable_daemon(folder / "docker", "--live-restore", "--containerd", address) as docker,
-        ground(docker, folder, database_url=database_url) as here,
-        here.serve(),
+        on_docker_of_its_own(
+            *(folder, database_url, "--live-restore", "--containerd", address)
+        ) as (docker, here),
     ):
         here.meeting.over.clear()
         async with asking(here) as asked:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
@@ -30,6 +30,19 @@ if TYPE_CHECKING:
     from botpool.models import Slot
     from tests.scene import Scene
 
+
+def silent(slot: Slot, since: datetime) -> Ending:
+    """The end of a bot that was not heard since then."""
+    return Ending(
+        slot_id=slot.id,
+        lease=slot.lease,
+        bot_status=BotStatus.FATAL,
+        failure_cause=FailureCause.HEARTBEAT_LOST,
+        reason="no heartbeat",
+        unless_heard_since=since,
+    )
+
+
 WRITES: dict[str, Callable[[Pool, Slot], Awaitable[object]]] = {
     "advance": lambda pool, slot: pool.advance(slot.id, slot.lease, BotStatus.IN_CALL, "admitted"),
     "advance to an end": lambda pool, slot: pool.advance(
@@ -39,7 +52,7 @@ WRITES: dict[str, Callable[[Pool, Slot], Awaitable[object]]] = {
     "release": lambda pool, slot: pool.release(
         Ending(slot_id=slot.id, lease=slot.lease, bot_status=BotStatus.DONE, reason="done")
     ),
-    "release of a silent bot": lambda pool, slot: pool.release_silent(slot, 0),
+    "release of a silent bot": lambda pool, slot: pool.release(silent(slot, slot.read_at)),
     "mark_error": lambda pool, slot: pool.mark_error(
         slot.id, slot.lease, FailureCause.ENGINE, "broken"
     ),
@@ -297,17 +310,14 @@ async def test_heartbeats_that_arrive_together_are_each_answered(scene: Scene) -
     ]
 
 
-async def test_a_lost_heartbeat_tells_the_last_one_and_the_threshold(scene: Scene) -> None:
+async def test_a_lost_heartbeat_tells_the_last_one(scene: Scene) -> None:
     bot, slot = await scene.running()
     heard = await scene.pass_time(seconds=10)
     await scene.pool.heartbeat(slot.id, slot.lease)
-    await scene.pass_time(minutes=5)
-    assert await scene.pool.release_silent(slot, 300_000) == []
-    await scene.pass_time(milliseconds=1)
-    released, ended = await scene.pool.release_silent(slot, 300_000)
+    assert await scene.pool.release(silent(slot, heard)) == []
+    released, ended = await scene.pool.release(silent(slot, heard + timedelta(milliseconds=1)))
     assert datetime.fromisoformat(released.details["lastHeartbeat"]) == heard
-    assert released.details["thresholdMs"] == 300_000
-    assert (ended.to_status, ended.reason) == ("FATAL", "no heartbeat for 300000 ms")
+    assert (ended.to_status, ended.reason) == ("FATAL", "no heartbeat")
     assert (await scene.pool.get_bot(bot.id)).failure_cause is FailureCause.HEARTBEAT_LOST
 
 
@@ -316,8 +326,8 @@ async def test_a_bot_that_has_just_spoken_is_not_silent(scene: Scene) -> None:
     slot = await scene.slot_of((await scene.create()).bot.id)
     await scene.pass_time(minutes=20)
     await scene.pool.advance(slot.id, slot.lease, BotStatus.JOINING_CALL, "it runs")
-    await scene.pass_time(seconds=1)
-    assert await scene.pool.release_silent(slot, 300_000) == []
+    now = await scene.pass_time(seconds=1)
+    assert await scene.pool.release(silent(slot, now - timedelta(minutes=5))) == []
 
 
 async def test_a_container_made_again_tells_both_references_and_the_attempt(scene: Scene) -> None:

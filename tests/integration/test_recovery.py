@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
@@ -167,9 +167,14 @@ async def test_a_bot_in_its_call_that_is_silent_for_5_minutes_is_lost(
         bot = await works.pool.get_bot(bot.id)
         assert (bot.status, bot.failure_cause) == (BotStatus.FATAL, FailureCause.HEARTBEAT_LOST)
         assert bot.failure_reason == (
-            f"no heartbeat for 301 s, last status {status}; container running;"
+            f"no heartbeat for 301 s, more than 300 s; last status {status}; container running;"
             " it said last:\nlast words"
         )
+        (step,) = [
+            step for step in await works.pool.timeline(bot.id) if step.to_status == "releasing"
+        ]
+        assert step.details["thresholdMs"] == 300_000
+        assert datetime.fromisoformat(step.details["lastHeartbeat"]) == bot.last_heartbeat
         await works.reconciler.run_once()
         assert (await works.pool.get_slot(slot.id)).status is SlotStatus.IDLE
 

@@ -165,8 +165,3 @@ def container_of(slot: Slot) -> Container | None:
     if slot.host is None or slot.container_ref is None:
         return None
     return Container(slot.host, slot.container_ref)
-
-
-def storable(text: str, longest: int) -> str:
-    """What the database can hold of what an engine or a bot says, and no more than that."""
-    return text.replace("\x00", "\N{REPLACEMENT CHARACTER}")[:longest]

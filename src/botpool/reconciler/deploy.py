@@ -24,12 +24,13 @@ import orjson
 from botpool.engines.base import STOPPED, Container, ContainerState, Observation
 from botpool.errors import ContainerMissing, EngineRefused, ImageMissing, NoImage, StaleLease
 from botpool.models import RESTS, WAITS_FOR_HOST, WAITS_FOR_IMAGE, WAITS_FOR_ROOM
-from botpool.reconciler.context import NOW, container_of, storable
+from botpool.reconciler.context import NOW, container_of
 from botpool.reconciler.create import create, new_environment
 from botpool.reconciler.evidence import evidence
 from botpool.reconciler.points import Point
 from botpool.reconciler.release import give_up_outdated
 from botpool.states import BotStatus, FailureCause, SlotStatus
+from botpool.texts import storable
 
 if TYPE_CHECKING:
     from botpool.models import Bot, Slot

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from botpool.errors import EngineError
-from botpool.reconciler.context import storable
+from botpool.texts import storable
 
 if TYPE_CHECKING:
     from botpool.engines.base import Container, Observation

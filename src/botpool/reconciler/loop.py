@@ -31,7 +31,7 @@ from botpool.errors import (
 )
 from botpool.models import WAITS_FOR_ROOM
 from botpool.reconciler.claims import Claims
-from botpool.reconciler.context import NOW, Context, storable
+from botpool.reconciler.context import NOW, Context
 from botpool.reconciler.deploy import deploy
 from botpool.reconciler.descriptions import Descriptions
 from botpool.reconciler.points import go_on
@@ -41,6 +41,7 @@ from botpool.reconciler.release import end_late, recover, release
 from botpool.reconciler.sync import SyncCounts, sync
 from botpool.states import SLOT_NEEDS_WORK, Platform, SlotStatus
 from botpool.store.listening import listening
+from botpool.texts import storable
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping

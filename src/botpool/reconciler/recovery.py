@@ -30,9 +30,10 @@ from typing import TYPE_CHECKING
 from botpool.engines.base import ContainerState
 from botpool.errors import BotpoolError, EngineError, EngineUnavailable, NotFound, StaleLease
 from botpool.models import WAITS_FOR_IMAGE, Ending
-from botpool.reconciler.context import container_of, storable
+from botpool.reconciler.context import container_of
 from botpool.reconciler.evidence import evidence
 from botpool.states import BotStatus, FailureCause, SlotStatus
+from botpool.texts import storable
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -197,8 +198,10 @@ async def _judge_silent(context: Context, since: datetime, slot: Slot, bot: Bot)
         said = f"the engine can't tell: {error}"
     heard = bot.last_heartbeat or bot.started_at or slot.last_assigned_at
     age = (slot.read_at - heard).total_seconds()
+    most = context.settings.heartbeat_freshness_ms / 1000
     reason = storable(
-        f"{SILENT} for {age:.0f} s, last status {bot.status}; {said}", _LONGEST_REASON
+        f"{SILENT} for {age:.0f} s, more than {most:g} s; last status {bot.status}; {said}",
+        _LONGEST_REASON,
     )
     again = context.may_launch_again(bot)
     return Decision(
@@ -222,6 +225,7 @@ def _end_silent(
         failure_cause=FailureCause.HEARTBEAT_LOST,
         reason=reason,
         unless_heard_since=since,
+        details={"thresholdMs": context.settings.heartbeat_freshness_ms},
     )
     return partial(_end, context, ending)
 

@@ -13,10 +13,11 @@ import structlog
 from botpool.engines.base import STOPPED, ContainerState
 from botpool.errors import EngineError, EngineRefused, EngineUnavailable, ImageMissing
 from botpool.models import Ending
-from botpool.reconciler.context import NOW, container_of, storable
+from botpool.reconciler.context import NOW, container_of
 from botpool.reconciler.create import create
 from botpool.reconciler.points import Point
 from botpool.states import BotStatus, FailureCause
+from botpool.texts import storable
 
 if TYPE_CHECKING:
     from botpool.engines.base import Container

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from botpool.models import DueWebhook, WebhookAttempt, WebhookDelivery
+from botpool.deliveries import DueWebhook, WebhookAttempt, WebhookDelivery
 from botpool.store.base import Queries
 from botpool.store.queries import QUERIES
 

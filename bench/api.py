@@ -18,17 +18,19 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import uvicorn
 
-from bench.crowd import crowd
 from bench.report import Measure, Part
-from botpool.access import Access
+from botpool.access.keys import Keys
 from botpool.api import create_app
-from botpool.models import Ending, NewBot
+from botpool.feed.stream import Feed
+from botpool.models.assignments import Ending
+from botpool.models.bots import NewBot
+from botpool.models.hosts import HostReport
 from botpool.pool import Pool
-from botpool.record import Record
 from botpool.settings import Settings
 from botpool.states import BotStatus, Platform, Role
 from botpool.store import Store, connect, migrate
-from botpool.store.embedded import embedded_postgres, postgres_programs
+from botpool.store.postgres.embedded import embedded_postgres, postgres_programs
+from testbed.crowd import crowd
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -41,16 +43,17 @@ ROUNDS = 5
 SECONDS = 3.0
 SLOTS = 1_000
 STREAMS = 1_000
-BEATING = 256
+HEARTBEATS = 256
 MEET = "https://meet.google.com/abc-defg-hij"
 
 TEXT = f"""The server is one process with uvicorn; those who call it, {CLIENTS} at a time over
 kept-alive connections, are another. {ROUNDS} rounds of {SECONDS:.0f} s each.
 
 - Creations: `POST /bots` on a pool without room, so that each is the same transaction: a bot and
-  its place in the queue. Its limit is `Pool.create_bot`, called directly by as many tasks.
-- Heartbeats: `Pool.heartbeat` of {SLOTS:,} busy slots, {BEATING} under way at a time. Its limit is
-  a single-row `UPDATE` of the same bots through `pgbench -M prepared` with {CLIENTS} clients.
+  its place in the queue. Its limit is `Creation.create_bot`, called directly by as many tasks.
+- Heartbeats: `Assignments.heartbeat` of {SLOTS:,} busy slots, {HEARTBEATS} under way at a time.
+  Its limit is a single-row `UPDATE` of the same bots through `pgbench -M prepared` with {CLIENTS}
+  clients.
 - The spread of a creation is its 99th percentile ÷ its median under that load.
 - Memory is the server's, with {SLOTS:,} slots, before and after {STREAMS:,} open streams."""
 
@@ -59,6 +62,7 @@ kept-alive connections, are another. {ROUNDS} rounds of {SECONDS:.0f} s each.
 class Server:
     """A served pool."""
 
+    store: Store
     pool: Pool
     database: Database
     url: str
@@ -69,26 +73,30 @@ class Server:
 async def served(database: Database, settings: Settings) -> AsyncIterator[Server]:
     store = Store(database)
     pool = Pool(store, settings)
-    await pool.configure()
-    access = Access(store, settings)
-    _, key = await access.create_key("bench", Role.ADMIN)
-    record = Record(store)
+    await pool.queue.configure()
+    await pool.hosts.report("process", [HostReport(host="here", capacity=None, open=True)])
+    keys = Keys(store, settings)
+    _, key = await keys.create("bench", Role.ADMIN)
+    feed = Feed(store)
     listening = socket.create_server(("127.0.0.1", 0), backlog=2048)
     config = uvicorn.Config(
-        create_app(pool, settings, access, record),
+        create_app(store, pool, settings, keys, feed),
         lifespan="off",
         log_config=None,
         access_log=False,
     )
     server = uvicorn.Server(config)
-    serving = asyncio.create_task(server.serve(sockets=[listening]))
-    following = asyncio.create_task(record.run(database))
+    url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+    tasks = [
+        asyncio.create_task(server.serve(sockets=[listening])),
+        asyncio.create_task(feed.run(database)),
+    ]
     try:
-        yield Server(pool, database, f"http://127.0.0.1:{listening.getsockname()[1]}", key)
+        yield Server(store, pool, database, url, key)
     finally:
-        record.stop()
+        feed.stop()
         server.should_exit = True
-        await asyncio.gather(serving, following)
+        await asyncio.gather(*tasks)
 
 
 def new_bot() -> NewBot:
@@ -181,7 +189,7 @@ async def busy_slots(server: Server) -> list[tuple[int, int]]:
     await crowd(server.database, Platform.ZOOM, slots=SLOTS)
     leases = []
     for _ in range(SLOTS):
-        created = await server.pool.create_bot(
+        created = await server.pool.creation.create_bot(
             NewBot(
                 platform=Platform.ZOOM,
                 meeting_url="https://zoom.us/j/1234567890",
@@ -189,10 +197,10 @@ async def busy_slots(server: Server) -> list[tuple[int, int]]:
                 queue_timeout_ms=1000,
             )
         )
-        slot = await server.pool.slot_of_bot(created.bot.id)
+        slot = await server.store.slots.of_bot(created.bot.id)
         if slot is None:
             raise RuntimeError("there was no slot")
-        await server.pool.advance(slot.id, slot.lease, BotStatus.IN_CALL, "admitted")
+        await server.pool.assignments.advance(slot.id, slot.lease, BotStatus.IN_CALL, "admitted")
         leases.append((slot.id, slot.lease))
     return leases
 
@@ -221,7 +229,7 @@ async def streams(server: Server, leases: list[tuple[int, int]]) -> tuple[float,
             readers.append(reader)
         await asyncio.gather(*(reader.readuntil(b"\r\n\r\n") for reader in readers))
         slot_id, lease = leases[0]
-        await server.pool.release(
+        await server.pool.assignments.end_assignment(
             Ending(slot_id=slot_id, lease=lease, bot_status=BotStatus.DONE, reason="done")
         )
         await asyncio.gather(*(reader.readuntil(b'"to":"DONE"') for reader in readers))
@@ -247,7 +255,7 @@ async def run(folder: Path, say: Callable[[str], None]) -> Part:
             rate, times = await creations(server)
             ours.append(rate)
             spreads.append((quantiles(times, n=100)[98] * 1000, median(times) * 1000))
-            limit.append(await for_a_while(lambda: server.pool.create_bot(new_bot())))
+            limit.append(await for_a_while(lambda: server.pool.creation.create_bot(new_bot())))
         measures = [
             Measure(
                 f"POST /bots ÷ create_bot, {CLIENTS} clients", "bots/s", ours, limit, at_least=0.5
@@ -276,7 +284,11 @@ async def run(folder: Path, say: Callable[[str], None]) -> Part:
         )
         ours, limit = [], []
         for _ in range(ROUNDS):
-            ours.append(await for_a_while(lambda: server.pool.heartbeat(*next(turn)), BEATING))
+            ours.append(
+                await for_a_while(
+                    lambda: server.pool.assignments.heartbeat(*next(turn)), HEARTBEATS
+                )
+            )
             limit.append(await pgbench(dsn, script))
         measures.append(
             Measure("heartbeats ÷ single-row UPDATEs", "beats/s", ours, limit, at_least=1)

@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING
 
 import asyncpg
 
-from bench.crowd import crowd
 from bench.report import Measure, Part
-from botpool.models import Ending, NewBot
+from botpool.models.assignments import Ending
+from botpool.models.bots import NewBot
+from botpool.models.hosts import HostReport
 from botpool.pool import Pool
 from botpool.settings import Settings
 from botpool.states import BotStatus, Platform
 from botpool.store import Store, connect, migrate
-from botpool.store.embedded import embedded_postgres, postgres_programs
+from botpool.store.postgres.embedded import embedded_postgres, postgres_programs
+from testbed.crowd import crowd
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +33,7 @@ MANY_BOTS = 1_000_000
 
 ROUNDS = 5
 SECONDS = 3.0
-CLAIMS = 300
+CREATIONS = 300
 
 TEXT = f"""A cycle is a bot's life in the pool: created on an idle slot, ended, its slot free again;
 three transactions, five transitions, five log lines. Its limit is the same rows written by the same
@@ -39,24 +41,27 @@ number of statements in [raw_cycle.sql](raw_cycle.sql) through `pgbench -M prepa
 no queue and no look at the lease, on the same database. {ROUNDS} rounds of {SECONDS:.0f} s each.
 The pool runs in one process: with 16 clients, what arrives together is written together.
 
-A claim is `create_bot` on an idle slot, the median of {CLAIMS} a round."""
+A creation is `create_bot` on an idle slot, the median of {CREATIONS} a round."""
 
 
 class Bench:
     """A pool on a database of its own, and the leases of its slots."""
 
-    def __init__(self, dsn: str, pool: Pool) -> None:
+    def __init__(self, dsn: str, store: Store, pool: Pool) -> None:
         self.dsn = dsn
+        self.store = store
         self.pool = pool
         self._slots: dict[str, tuple[int, int]] = {}
 
     async def refresh(self) -> None:
         """Look up the leases: others have used the slots."""
-        self._slots = {slot.slot_name: (slot.id, slot.lease) for slot in await self.pool.slots()}
+        self._slots = {
+            slot.slot_name: (slot.id, slot.lease) for slot in await self.store.slots.all()
+        }
 
     async def create(self) -> tuple[int, int]:
         """Create a bot, and return the slot and the lease that it got."""
-        created = await self.pool.create_bot(
+        created = await self.pool.creation.create_bot(
             NewBot(
                 platform=Platform.GOOGLE_MEET,
                 meeting_url="https://meet.google.com/abc-defg-hij",
@@ -71,12 +76,12 @@ class Bench:
 
     async def finish(self, slot_id: int, lease: int) -> None:
         """End the bot and free its slot."""
-        await self.pool.release(
+        await self.pool.assignments.end_assignment(
             Ending(
                 slot_id=slot_id, lease=lease, bot_status=BotStatus.DONE, reason="the bot is done"
             )
         )
-        await self.pool.free(slot_id, lease)
+        await self.pool.slots.make_idle(slot_id, lease)
 
     async def cycles(self, clients: int) -> float:
         """Cycles a second through the pool."""
@@ -106,11 +111,11 @@ class Bench:
             raise RuntimeError(output.decode())
         return float(found[1])
 
-    async def claim(self) -> float:
-        """The median time of a claim, in microseconds."""
+    async def creation(self) -> float:
+        """The median time of a creation, in microseconds."""
         await self.refresh()
         times = []
-        for _ in range(CLAIMS):
+        for _ in range(CREATIONS):
             started = time.perf_counter()
             slot_id, lease = await self.create()
             times.append(time.perf_counter() - started)
@@ -144,14 +149,14 @@ async def run(folder: Path, say: Callable[[str], None]) -> Part:
             name = f"cycles through the pool ÷ raw SQL, {clients} client{'s' * (clients > 1)}"
             measures.append(Measure(name, "cycles/s", ours, limit, at_least=0.5))
         for name, crowded in (
-            (f"claim with {MANY_SLOTS:,} slots ÷ with {SLOTS}", many_slots),
+            (f"creation with {MANY_SLOTS:,} slots ÷ with {SLOTS}", many_slots),
             (f"creation with {MANY_BOTS:,} ended bots ÷ with none", many_bots),
         ):
             say(name)
             ours, limit = [], []
             for _ in range(ROUNDS):
-                ours.append(await crowded.claim())
-                limit.append(await few.claim())
+                ours.append(await crowded.creation())
+                limit.append(await few.creation())
             measures.append(Measure(name, "µs", ours, limit, at_most=1.5))
     return Part("The core", TEXT, measures)
 
@@ -168,7 +173,9 @@ async def _bench(
     own = dsn.replace("/botpool?", f"/{name}?")
     database = await stack.enter_async_context(connect(own))
     await migrate(database)
-    pool = Pool(Store(database), Settings(max_pool_size=slots))
-    await pool.configure()
+    store = Store(database)
+    pool = Pool(store, Settings(max_pool_size=slots))
+    await pool.queue.configure()
+    await pool.hosts.report("process", [HostReport(host="here", capacity=None, open=True)])
     await crowd(database, Platform.GOOGLE_MEET, slots=slots, bots=bots)
-    return Bench(own, pool)
+    return Bench(own, store, pool)

@@ -14,18 +14,19 @@ import asyncpg
 import uvicorn
 
 from bench.report import Measure, Part
-from botpool.access import Access
+from botpool.access.keys import Keys
 from botpool.api import create_app
-from botpool.engines.docker import DockerEngine
+from botpool.engines.docker.engine import DockerEngine
 from botpool.engines.simulated import SimulatedEngine
-from botpool.models import Ending, NewBot
+from botpool.models.assignments import Ending
+from botpool.models.bots import NewBot
 from botpool.pool import Pool
 from botpool.reconciler import Reconciler
 from botpool.settings import Settings
 from botpool.states import BotStatus, Platform, SlotStatus
 from botpool.store import Store, connect, migrate
-from botpool.store.embedded import embedded_postgres
-from tests.engines.testbed import busybox_image, docker_daemon, load, push, registry
+from botpool.store.postgres.embedded import embedded_postgres
+from testbed.docker import busybox_image, docker_daemon, load, push, registry
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -34,9 +35,9 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from botpool.engines.base import Container, Engine
-    from botpool.models import Slot
+    from botpool.models.slots import Slot
     from botpool.store import Database
-    from tests.engines.testbed import Daemon
+    from testbed.docker import Daemon
 
 WARM_ROUNDS = 10
 COLD_ROUNDS = 3
@@ -100,21 +101,22 @@ class Arrivals:
 class Site:
     """A pool that is served and worked on in this process."""
 
+    store: Store
     pool: Pool
     arrivals: Arrivals
     url: str
 
     async def create(self) -> Slot:
-        created = await self.pool.create_bot(new_bot())
-        slot = await self.pool.slot_of_bot(created.bot.id)
+        created = await self.pool.creation.create_bot(new_bot())
+        slot = await self.store.slots.of_bot(created.bot.id)
         if slot is None:
             raise RuntimeError("there was no slot")
         return slot
 
     async def free_again(self, slot: Slot) -> None:
         """End the bot of a slot, and wait until the slot is idle."""
-        await self.pool.release(done(slot))
-        while (await self.pool.get_slot(slot.id)).status is not SlotStatus.IDLE:
+        await self.pool.assignments.end_assignment(done(slot))
+        while (await self.store.slots.get(slot.id)).status is not SlotStatus.IDLE:
             await asyncio.sleep(0.005)
 
 
@@ -132,14 +134,16 @@ def done(slot: Slot) -> Ending:
 
 
 @asynccontextmanager
-async def working(database: Database, engine: Engine, settings: Settings) -> AsyncIterator[Pool]:
+async def pool_at_work(
+    database: Database, store: Store, engine: Engine, settings: Settings
+) -> AsyncIterator[Pool]:
     """A pool whose slots are worked on."""
-    store = Store(database)
     pool = Pool(store, settings)
-    await pool.configure()
+    await pool.queue.configure()
     reconciler = Reconciler(
-        store, pool, {engine.name: engine}, settings, installation=await store.get_installation()
+        store, pool, {engine.name: engine}, settings, installation=await store.installation.name()
     )
+    await reconciler.report_hosts()
     running = asyncio.create_task(reconciler.run(database))
     try:
         yield pool
@@ -155,22 +159,20 @@ async def docker_site(database: Database, daemon: Daemon, image: str) -> AsyncIt
     settings = Settings(
         engine="docker", image_zoom=image, public_url=url, stop_grace_ms=1000, max_pool_size=100
     )
+    store = Store(database)
     engine = DockerEngine(
-        {"a": daemon.address},
-        installation=await Store(database).get_installation(),
-        network="host",
+        {"a": daemon.address}, installation=await store.installation.name(), network="host"
     )
-    async with working(database, engine, settings) as pool:
-        access = Access(Store(database), settings)
-        arrivals = Arrivals(create_app(pool, settings, access))
+    async with pool_at_work(database, store, engine, settings) as pool:
+        arrivals = Arrivals(create_app(store, pool, settings, Keys(store, settings)))
         config = uvicorn.Config(arrivals, interface="asgi3", lifespan="off", log_config=None)
         server = uvicorn.Server(config)
-        serving = asyncio.create_task(server.serve(sockets=[listening]))
+        task = asyncio.create_task(server.serve(sockets=[listening]))
         try:
-            yield Site(pool, arrivals, url)
+            yield Site(store, pool, arrivals, url)
         finally:
             server.should_exit = True
-            await serving
+            await task
     for found in await engine.list("a"):
         await engine.stop(found.container, 0)
         await engine.remove(found.container)
@@ -178,7 +180,7 @@ async def docker_site(database: Database, daemon: Daemon, image: str) -> AsyncIt
 
 
 class Bare:
-    """Containers as anybody would start them, in no pool."""
+    """Containers that are started by hand, in no pool."""
 
     def __init__(self, daemon: Daemon, site: Site, image: str) -> None:
         self._daemon = daemon
@@ -291,16 +293,17 @@ async def given_on(database: Database) -> Measure:
 
     engine = SimulatedEngine(started=note)
     settings = Settings(engine="simulated", max_pool_size=1, poll_interval_ms=POLL_MS)
+    store = Store(database)
     times = []
-    async with working(database, engine, settings) as pool:
-        await pool.create_bot(new_bot())
+    async with pool_at_work(database, store, engine, settings) as pool:
+        await pool.creation.create_bot(new_bot())
         await started.get()
         for _ in range(GIVEN_ON):
-            await pool.create_bot(new_bot())
-            (slot,) = await pool.slots()
+            await pool.creation.create_bot(new_bot())
+            (slot,) = await store.slots.all()
             while slot.status is not SlotStatus.BUSY:
-                (slot,) = await pool.slots()
-            await pool.release(done(slot))
+                (slot,) = await store.slots.all()
+            await pool.assignments.end_assignment(done(slot))
             ended = time.perf_counter()
             times.append((await started.get() - ended) * 1000)
     name = "given on: end of a bot → start of the next ÷ poll interval"
@@ -310,7 +313,8 @@ async def given_on(database: Database) -> Measure:
 class SimulatedBots:
     """Bots of a simulated engine: each claims, is in its call, and is done."""
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, store: Store, pool: Pool) -> None:
+        self._store = store
         self._pool = pool
         self._loop = asyncio.get_running_loop()
         self._lives: set[asyncio.Task[None]] = set()
@@ -329,38 +333,44 @@ class SimulatedBots:
         task.add_done_callback(self._lives.discard)
 
     async def _live(self, container: Container, token: str) -> None:
-        slot = await self._pool.slot_of_token(token)
+        slot = await self._store.slots.of_token(token)
         if slot is None:
             raise RuntimeError("an unknown token")
-        await self._pool.claim(slot)
-        await self._pool.advance(slot.id, slot.lease, BotStatus.IN_CALL, "admitted")
-        await self._pool.advance(slot.id, slot.lease, BotStatus.DONE, "the call is over")
+        await self._pool.assignments.claim(slot)
+        await self._pool.assignments.advance(slot.id, slot.lease, BotStatus.IN_CALL, "admitted")
+        await self._pool.assignments.advance(
+            slot.id, slot.lease, BotStatus.DONE, "the call is over"
+        )
         self.engine.exit(container)
         self.ended.release()
 
     async def run(self) -> None:
         """Keep every slot busy until all bots have ended."""
         for _ in range(SIMULATED_SLOTS):
-            await self._pool.create_bot(new_bot())
+            await self._pool.creation.create_bot(new_bot())
         for number in range(SIMULATED_BOTS):
             await self.ended.acquire()
             if number < SIMULATED_BOTS - SIMULATED_SLOTS:
-                await self._pool.create_bot(new_bot())
-        while sum(row.idle for row in await self._pool.numbers()) < SIMULATED_SLOTS:
+                await self._pool.creation.create_bot(new_bot())
+        while sum(row.idle for row in await self._store.pools.numbers()) < SIMULATED_SLOTS:
             await asyncio.sleep(0.05)
 
 
 async def simulated(dsn: str, database: Database) -> Measure:
     """The reconciler in a thread of its own, so that its time can be told from that of the bots."""
     settings = Settings(engine="simulated", max_pool_size=SIMULATED_SLOTS)
-    pool = Pool(Store(database), settings)
-    await pool.configure()
-    bots = SimulatedBots(pool)
+    store = Store(database)
+    pool = Pool(store, settings)
+    await pool.queue.configure()
+    bots = SimulatedBots(store, pool)
     over = threading.Event()
     spent: list[float] = []
 
     async def reconcile() -> None:
-        async with connect(dsn) as own, working(own, bots.engine, settings):
+        async with (
+            connect(dsn) as own,
+            pool_at_work(own, Store(own), bots.engine, settings),
+        ):
             while not over.is_set():
                 await asyncio.sleep(0.1)
         spent.append(time.thread_time())

@@ -1,11 +1,11 @@
-"""The pages of docs/ that are made from the code, so that they can't say anything else."""
+"""The pages of docs/ that are made from the code, so that they always match it."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from botpool.settings import Settings
+from botpool.settings import OLD_NAMES, Settings
 from botpool.states import (
     BOT_ENDED,
     BOT_HOLDS_SLOT,
@@ -26,17 +26,17 @@ FOLDER = Path(__file__).parent
 
 _MADE = "<!-- Made from the code by `make docs`. -->"
 
-# What a reader wants to know of each, beside the table.
+# What each cause means.
 _CAUSES = {
     FailureCause.QUEUE_TIMEOUT: "no slot became free before the bot's queue deadline",
-    FailureCause.IMAGE_PULL: "the image could not be brought to the host",
-    FailureCause.ENGINE: "the engine failed, or refused",
-    FailureCause.START_TIMEOUT: "the container did not come up in time",
-    FailureCause.CRASHED: "the container ended by itself before the bot did",
-    FailureCause.HEARTBEAT_LOST: "the bot was not heard for too long",
-    FailureCause.LEFT_BY_HOST: "the host of the meeting sent the bot away",
-    FailureCause.NOT_ADMITTED: "nobody let the bot into the call",
-    FailureCause.BOT_FAILED: "the bot said that it failed, of whatever else",
+    FailureCause.IMAGE_PULL: "the image could not be pulled",
+    FailureCause.ENGINE: "the engine failed or refused",
+    FailureCause.START_TIMEOUT: "the container did not start in time",
+    FailureCause.CRASHED: "the container ended before the bot did",
+    FailureCause.HEARTBEAT_LOST: "the bot sent no heartbeat for too long",
+    FailureCause.LEFT_BY_HOST: "the host of the meeting removed the bot",
+    FailureCause.NOT_ADMITTED: "the bot was not let into the call",
+    FailureCause.BOT_FAILED: "the bot reported another failure",
 }
 
 
@@ -50,7 +50,7 @@ def _diagram(steps: Mapping[Status | None, Iterable[Status | None]]) -> str:
 
 
 def _matrix(steps: Mapping[Status | None, Iterable[Status | None]]) -> str:
-    """Every pair: which step there is, and which there isn't."""
+    """A table of all pairs of statuses, with a dot for each step that exists."""
     statuses = [status for status in steps if status]
     header = f"| from ╲ to | {' | '.join(statuses)} |"
     rule = f"|---|{'---|' * len(statuses)}"
@@ -77,15 +77,15 @@ def states() -> str:
     return f"""{_MADE}
 # States
 
-Every status of slots and bots, and every step from one to another. The same table,
-[`states.py`](../../src/botpool/states.py), makes this page, the pool's guards, and the triggers by
-which the database refuses any other step, whoever asks for it.
+Every status of slots and bots, and every step from one to another. One table,
+[`states.py`](../../src/botpool/states.py), makes this page, the pool's guards, and the triggers
+with which the database refuses any other step.
 
 ## Slot
 
-A slot has a bot in {_names(SLOT_HOLDS_BOT)}, and in no other status. `releasing` means that the bot
-is over but its container is not yet proved stopped; a slot is `idle` only when it is. A slot that
-becomes `idle` goes to the first bot that waits in the same transaction.
+A slot has a bot only in {_names(SLOT_HOLDS_BOT)}. `releasing` means that the assignment is over but
+the container is not yet proved stopped; a slot is `idle` only once it is. When a slot becomes
+`idle`, the first bot that waits gets it in the same transaction.
 
 {_diagram(SLOT_STEPS)}
 
@@ -93,10 +93,10 @@ becomes `idle` goes to the first bot that waits in the same transaction.
 
 ## Bot
 
-A bot has a slot in {_names(BOT_HOLDS_SLOT)}. It may skip steps forward, and never goes back by its
-own word: the one way back, from {_names(BOT_RELAUNCHABLE)}, is another launch under a new lease.
-From `IN_CALL` only a bot goes back that was asked for with `relaunchInCall`. In
-{_names(BOT_ENDED)} it has ended and never changes again; after the retention it is forgotten.
+A bot has a slot in {_names(BOT_HOLDS_SLOT)}. It may skip steps forward, but can't go back by
+itself. The one way back, from {_names(BOT_RELAUNCHABLE)}, is a relaunch under a new lease. From
+`IN_CALL` only a bot that was created with `relaunchInCall` goes back. In {_names(BOT_ENDED)} it has
+ended and never changes again; it is deleted after the retention.
 
 {_diagram(BOT_STEPS)}
 
@@ -104,7 +104,7 @@ From `IN_CALL` only a bot goes back that was asked for with `relaunchInCall`. In
 
 ## Why a bot is `FATAL`
 
-Its `failureCause` is one of these; the evidence stands in `failureReason`.
+Its `failureCause` is one of these; its `failureReason` has the evidence.
 
 | cause | meaning |
 |---|---|
@@ -120,17 +120,24 @@ def settings() -> str:
         shown = f"`{default}`" if field.default_factory is None and default is not None else ""
         if name == "data_dir":
             shown = "the user's data folder"
-        other = f" (or `{name.upper()}`)" if field.validation_alias is not None else ""
-        rows.append(f"| `BOTPOOL_{name.upper()}`{other} | {shown} | {field.description} |")
+        rows.append(f"| `BOTPOOL_{name.upper()}`{_other(name)} | {shown} | {field.description} |")
     return f"""{_MADE}
 # Settings
 
-Environment variables. A value that can't be used is named in one sentence, with exit code 2.
+Settings are environment variables. If a value is invalid, botpool says so in one sentence and exits
+with code 2. A setting that was renamed is still read by its old name.
 
 | variable | default | meaning |
 |---|---|---|
 {chr(10).join(rows)}
 """
+
+
+def _other(name: str) -> str:
+    """The other name by which a setting is read, if it has one."""
+    if name in OLD_NAMES:
+        return f" (was `BOTPOOL_{OLD_NAMES[name].upper()}`)"
+    return f" (or `{name.upper()}`)" if Settings.model_fields[name].validation_alias else ""
 
 
 PAGES = {

@@ -17,9 +17,15 @@ import pytest
 
 from botpool.pool import Pool
 from botpool.settings import Settings
-from botpool.store import Database, Store, connect, migrate
-from botpool.store.embedded import embedded_postgres
-from tests.scene import Scene
+from botpool.store import (
+    Database,
+    Store,
+    connect,
+    migrate,
+)
+from botpool.store.invariants import broken_invariants
+from botpool.store.postgres.embedded import embedded_postgres
+from tests.support.scene import Scene
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Generator, Iterator
@@ -132,8 +138,9 @@ async def database(database_url: str) -> AsyncIterator[Database]:
 async def scene(database: Database) -> AsyncIterator[Scene]:
     """A pool of at most 3 slots a platform, whose time a test sets. Checked for every invariant."""
     store = Store(database)
-    await store.use_virtual_clock()
+    await store.installation.use_virtual_clock()
     scene = Scene(database, store, Pool(store, Settings(max_pool_size=3)))
-    await scene.pool.configure()
+    await scene.pool.queue.configure()
+    await scene.add_host()
     yield scene
-    assert await store.broken_invariants() == []
+    assert await broken_invariants(database) == []

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 
 @dataclass(frozen=True)
 class Mutant:
-    """What a promise rests on (`old`), what stands there instead, and who notices.
+    """What a promise rests on (`old`), what stands there instead, and which tests notice.
 
     `also` is another such pair, where the promise is kept twice.
     """
@@ -40,60 +40,62 @@ class Mutant:
         return text
 
 
-SQL = "src/botpool/store"
+STORE = "src/botpool/store"
+SCHEMA = f"{STORE}/schema"
 MUTANTS = (
     Mutant(
         1,
-        f"{SQL}/migrations/0001_core.sql",
+        f"{SCHEMA}/migrations/0001_core.sql",
         "bigint UNIQUE REFERENCES bots (id)",
         "bigint REFERENCES bots (id)",
         "tests/integration/test_guards.py",
     ),
     Mutant(
         1,
-        f"{SQL}/migrations/0001_core.sql",
+        f"{SCHEMA}/migrations/0001_core.sql",
         "CHECK ((status IN ('deploying', 'busy')) = (assigned_bot_id IS NOT NULL))",
         "CHECK (true)",
         "tests/integration/test_guards.py",
     ),
     Mutant(
         2,
-        f"{SQL}/sql/slots.sql",
+        f"{STORE}/slots.sql",
         "s.id = asked.slot_id AND s.lease = asked.lease",
         "s.id = asked.slot_id",
         "tests/integration/test_assignment.py",
     ),
     Mutant(
         2,
-        f"{SQL}/sql/bots.sql",
-        "WHERE s.id = $1 AND s.lease = $2 AND b.ended_at IS NULL",
-        "WHERE s.id = $1 AND b.ended_at IS NULL",
+        f"{STORE}/bots.sql",
+        "s.id = said.slot_id AND s.lease = said.lease",
+        "s.id = said.slot_id",
         "tests/integration/test_assignment.py",
     ),
     Mutant(
         2,
-        f"{SQL}/functions/triggers.sql",
+        f"{SCHEMA}/functions/triggers.sql",
         "EXECUTE FUNCTION refuse_lease()",
         "EXECUTE FUNCTION suppress_redundant_updates_trigger()",
         "tests/integration/test_guards.py",
     ),
     Mutant(
         3,
-        f"{SQL}/functions/guards.sql",
+        f"{SCHEMA}/functions/guards.sql",
         "WHERE platform = NEW.platform AND size < max_size",
         "WHERE platform = NEW.platform",
         "tests/integration/test_guards.py",
     ),
     Mutant(
         3,
-        f"{SQL}/functions/pool.sql",
-        "ELSIF v_pool.size < v_pool.max_size THEN",
-        "ELSIF true THEN",
+        f"{SCHEMA}/functions/slots.sql",
+        "least(p_wanted - cardinality(v_slots), v_pool.max_size - v_pool.size)",
+        "p_wanted - cardinality(v_slots)",
         "tests/integration/test_create.py",
+        also=("IF v_pool.size < v_pool.max_size THEN", "IF true THEN"),
     ),
     Mutant(
         4,
-        f"{SQL}/sql/queue.sql",
+        f"{STORE}/queue.sql",
         "WHERE timeout_at <= (SELECT now FROM clock)",
         "WHERE timeout_at <= '-infinity'",
         "tests/integration/test_queue.py",
@@ -108,20 +110,20 @@ MUTANTS = (
     Mutant(
         4,
         "src/botpool/reconciler/deploy.py",
-        "if waited * 1000 >= settings.deploy_timeout_ms and await _had_its_time(context, slot):",
+        "if waited * 1000 >= settings.deployment_limit_ms and await _had_its_time(context, slot):",
         "if waited < 0:",
         "tests/integration/test_deploy.py",
     ),
     Mutant(
         5,
         "src/botpool/reconciler/release.py",
-        "    if state not in STOPPED:\n        return False\n    context.reached(Point.RELEASE_PROVED)",
-        "    context.reached(Point.RELEASE_PROVED)",
+        "    if state not in STOPPED:\n        return False\n    context.reached(Checkpoint.RELEASE_PROVED)",
+        "    context.reached(Checkpoint.RELEASE_PROVED)",
         "tests/integration/test_release.py",
     ),
     Mutant(
         5,
-        "src/botpool/reconciler/deploy.py",
+        "src/botpool/reconciler/containers.py",
         "if traits.reusable and (traits.environment_at_start or made_elsewhere):",
         "if traits.reusable and made_elsewhere:",
         "tests/integration/test_start_pulls.py",
@@ -135,22 +137,22 @@ MUTANTS = (
     ),
     Mutant(
         5,
-        "src/botpool/engines/coolify.py",
+        "src/botpool/engines/coolify/engine.py",
         "        for deployment in newest:\n            if deployment.active:",
         "        for deployment in newest:\n            if False:",
         "tests/integration/test_coolify_pool.py -k finishes_after",
     ),
     Mutant(
         5,
-        "src/botpool/engines/coolify.py",
+        "src/botpool/engines/coolify/engine.py",
         "        if await self._running(uuid):\n            return Observation(\n",
         "        if False:\n            return Observation(\n",
         "tests/engines/test_coolify.py",
     ),
     Mutant(
         6,
-        f"{SQL}/sql/pulls.sql",
-        "image_pulls.status = 'pulling' AND image_pulls.claimed_until <= botpool_now()",
+        f"{STORE}/pulls.sql",
+        "image_pulls.status = 'pulling' AND image_pulls.reserved_until <= botpool_now()",
         "image_pulls.status = 'pulling'",
         "tests/integration/test_pulls.py",
     ),
@@ -165,18 +167,18 @@ MUTANTS = (
         7,
         "src/botpool/reconciler/deploy.py",
         "    deployment_ref = await engine.start(container, environment)\n",
-        "    async with context.store._database.transaction() as connection:\n"
+        "    async with context.store.installation._database.transaction() as connection:\n"
         "        await connection.execute('SELECT 1')\n"
         "        deployment_ref = await engine.start(container, environment)\n",
         "tests/integration/test_transactions.py",
     ),
     Mutant(
         8,
-        "src/botpool/reconciler/sync.py",
+        "src/botpool/reconciler/compare.py",
         "    listed = await engine.list(host)\n",
         "    try:\n        listed = await engine.list(host)\n"
         "    except BotpoolError:\n        listed = []\n",
-        "tests/integration/test_sync.py",
+        "tests/integration/test_compare.py",
         also=(
             "    observation = await context.engine(slot).observe(container)\n"
             "    if observation.state not in _ENDED:",
@@ -187,70 +189,70 @@ MUTANTS = (
     Mutant(
         8,
         "src/botpool/reconciler/recovery.py",
-        '        return decided(Outcome.SKIPPED, f"the engine can\'t tell: {error}")\n',
+        '        return decided(Outcome.SKIPPED, f"the engine can\'t say: {error}")\n',
         "        said = str(error)\n",
         "tests/integration/test_recovery.py",
     ),
     Mutant(
         8,
-        f"{SQL}/functions/reconciler.sql",
-        "            SELECT began_at, ended_at FROM outages WHERE ended_at > p_since\n",
-        "            SELECT began_at, ended_at FROM outages WHERE false\n",
+        f"{SCHEMA}/functions/listening.sql",
+        "tstzrange(greatest(began_at, p_since), least(ended_at, now))",
+        "tstzrange(p_since, now)",
         "tests/integration/test_recovery.py",
     ),
     Mutant(
         8,
         "src/botpool/reconciler/deploy.py",
-        "if waited * 1000 >= settings.deploy_timeout_ms and await _had_its_time(context, slot):",
-        "if waited * 1000 >= settings.deploy_timeout_ms:",
+        "if waited * 1000 >= settings.deployment_limit_ms and await _had_its_time(context, slot):",
+        "if waited * 1000 >= settings.deployment_limit_ms:",
         "tests/integration/test_recovery.py",
     ),
     Mutant(
         8,
-        f"{SQL}/sql/slots.sql",
+        f"{STORE}/slots.sql",
         "        AND s.status = coalesce(was, s.status)\n",
         "",
         "tests/integration/test_recovery.py",
     ),
     Mutant(
         8,
-        f"{SQL}/sql/bots.sql",
-        "last_heartbeat = CASE WHEN $8 THEN now ELSE b.last_heartbeat END",
-        "last_heartbeat = CASE WHEN $8 THEN b.last_heartbeat ELSE b.last_heartbeat END",
+        f"{STORE}/bots.sql",
+        "last_heartbeat = CASE WHEN heard THEN now ELSE b.last_heartbeat END",
+        "last_heartbeat = b.last_heartbeat",
         "tests/integration/test_runtime_api.py",
     ),
     Mutant(
         9,
-        f"{SQL}/functions/pool.sql",
-        "        'bot', p_from, 'DEPLOYING', v_slot, p_bot, v_reason, '{}', p_now\n    );",
-        "        'bot', p_from, 'DEPLOYING', v_slot, p_bot, v_reason, '{}', p_now\n    ) LIMIT 0;",
+        f"{SCHEMA}/functions/slots.sql",
+        "VALUES ('slot', slot_from, 'deploying'), ('bot', p_from, 'DEPLOYING')",
+        "VALUES ('slot', slot_from, 'deploying')",
         "tests/integration/test_create.py",
     ),
     Mutant(
         9,
-        "src/botpool/changes.py",
+        "src/botpool/pool/publisher.py",
         "        log_transitions(written)\n",
         "",
         "tests/integration/test_assignment.py",
     ),
     Mutant(
         10,
-        f"{SQL}/sql/work.sql",
-        "    WHERE due_at IS NOT NULL AND greatest(due_at, claimed_until) <= (SELECT botpool_now())\n",
-        "    WHERE due_at IS NOT NULL AND claimed_until IS NULL\n"
-        "        AND greatest(due_at, claimed_until) <= (SELECT botpool_now())\n",
+        f"{STORE}/reservations.sql",
+        "    WHERE due_at IS NOT NULL AND greatest(due_at, reserved_until) <= (SELECT botpool_now())\n",
+        "    WHERE due_at IS NOT NULL AND reserved_until IS NULL\n"
+        "        AND greatest(due_at, reserved_until) <= (SELECT botpool_now())\n",
         "tests/integration/test_reconciler.py",
     ),
     Mutant(
         10,
-        "src/botpool/reconciler/claims.py",
-        "        if slot.id in self._workers:\n            raise ClaimLost",
-        "        if False:\n            raise ClaimLost",
+        "src/botpool/reconciler/reservations.py",
+        "        if slot.id in self._workers:\n            raise ReservationLost",
+        "        if False:\n            raise ReservationLost",
         "tests/integration/test_fencing.py",
     ),
     Mutant(
         10,
-        f"{SQL}/functions/reconciler.sql",
+        f"{SCHEMA}/functions/hosts.sql",
         "OR images <@ ARRAY[''])\n    FOR UPDATE;",
         "OR images <@ ARRAY['']);",
         "tests/integration/test_hosts.py",
@@ -258,7 +260,7 @@ MUTANTS = (
     Mutant(
         10,
         "src/botpool/reconciler/context.py",
-        "        if slot.id not in await self.store.renew_claims(self.replica, [slot.id], ttl_ms):\n",
+        "        if slot.id not in await self.store.reservations.renew(self.replica, [slot.id], ttl_ms):\n",
         "        if False:\n",
         "tests/integration/test_fencing.py",
     ),

@@ -3,7 +3,7 @@
 The first line of a class's docstring is its default message.
 
     BotpoolError
-    ├── SetupError                the program can't start; one sentence says what to mend
+    ├── SetupError                botpool can't start; one sentence says what to fix
     │   ├── SettingsInvalid
     │   ├── EmbeddedPostgresFailed
     │   ├── DatabaseUnreachable
@@ -13,35 +13,34 @@ The first line of a class's docstring is its default message.
     ├── NotFound
     │   ├── BotNotFound
     │   ├── SlotNotFound
+    │   ├── HostNotFound
     │   └── KeyNotFound
-    ├── Unauthorized              no key, or none that opens this
-    ├── Forbidden                 a key that opens other things
-    ├── TooManyRequests           a key that is used too fast
+    ├── Unauthorized              the request has no valid key or token
+    ├── Forbidden                 the key is valid, but not for this
+    ├── TooManyRequests           the key is used too fast
     ├── EngineError
-    │   ├── EngineUnavailable     no answer: what was asked may have happened or not
-    │   └── EngineRefused         it answered, and won't
+    │   ├── EngineUnavailable     no answer: the call may or may not have taken effect
+    │   └── EngineRefused         the engine answered no
     │       ├── ContainerMissing
     │       ├── ImageMissing      a pull brings it
-    │       └── NoImage           none is set
+    │       └── NoImage           no image is set for the platform
     ├── AddressRefused            a callback's host is not public
-    └── Refused                   the database did nothing of what was asked
-        ├── InvalidRequest        the caller asks for what can't be
+    └── Refused                   the database changed nothing
+        ├── InvalidRequest        the request can't be carried out
         │   └── InvalidPosition
-        ├── PositionGone          what came after it is not all there any more
+        ├── PositionGone          some events after this position are deleted
         ├── StaleLease            the writer's assignment is over
-        │   └── ClaimLost         somebody else works on the slot by now
-        ├── TransitionRefused     the state machine knows no such step
-        ├── ConstraintViolated    a row would break a promise
-        ├── DuplicateBot          a live bot has its deduplication key
-        ├── IdempotencyMismatch   another request had its idempotency key
-        └── DatabaseBusy          others hold what it needs; it may be tried again
+        │   └── ReservationLost   another replica has the slot now
+        ├── TransitionRefused     the state machine has no such step
+        ├── ConstraintViolated    a row would break a constraint
+        ├── DuplicateBot          a live bot has this deduplication key
+        ├── IdempotencyMismatch   another request used this idempotency key
+        └── DatabaseBusy          the rows are locked; trying again is safe
 """
 
 from __future__ import annotations
 
-from botpool.texts import storable
-
-_LONGEST_MESSAGE = 4000
+from botpool.models.storable import storable
 
 
 class BotpoolError(Exception):
@@ -68,7 +67,7 @@ class EmbeddedPostgresFailed(SetupError):
 
 
 class DatabaseUnreachable(SetupError):
-    """The database does not answer."""
+    """The database doesn't answer."""
 
 
 class DatabaseTooOld(SetupError):
@@ -80,11 +79,11 @@ class SchemaTooNew(SetupError):
 
 
 class SchemaUnfit(SetupError):
-    """The database's schema is not the one of this botpool."""
+    """The database's schema doesn't match this botpool."""
 
 
 class NotFound(BotpoolError):
-    """There is no such thing."""
+    """Not found."""
 
 
 class BotNotFound(NotFound):
@@ -95,22 +94,26 @@ class SlotNotFound(NotFound):
     """There is no such slot."""
 
 
+class HostNotFound(NotFound):
+    """There is no such host."""
+
+
 class KeyNotFound(NotFound):
     """There is no such key."""
 
 
 class Unauthorized(BotpoolError):
-    """The request has no key or token that opens this."""
+    """The request has no valid key or token."""
 
 
 class Forbidden(BotpoolError):
-    """The key of the request does not open this."""
+    """The key doesn't allow this."""
 
 
 class TooManyRequests(BotpoolError):
-    """The key of the request is used too fast.
+    """The key is used too often.
 
-    In `retry_after_seconds` it may be used again.
+    It may be used again in `retry_after_seconds`.
     """
 
     def __init__(self, retry_after_seconds: int = 1) -> None:
@@ -119,28 +122,28 @@ class TooManyRequests(BotpoolError):
 
 
 class EngineError(BotpoolError):
-    """An engine did not do what was asked.
+    """A call to an engine failed.
 
-    Whatever it says, the message can be stored.
+    The message is cut and cleaned so that the database can store it.
     """
 
     def __init__(self, message: str | None = None) -> None:
         if message is not None:
-            message = storable(message, _LONGEST_MESSAGE)
+            message = storable(message)
         super().__init__(message)
 
 
 class EngineUnavailable(EngineError):
-    """The engine does not answer.
+    """The engine doesn't answer.
 
-    What was asked may have happened or not. It can be asked again.
+    The call may or may not have taken effect. Trying again is safe.
     """
 
 
 class EngineRefused(EngineError):
-    """The engine refuses.
+    """The engine refused the call.
 
-    To ask again is of no use.
+    Trying again won't help.
     """
 
 
@@ -161,24 +164,24 @@ class AddressRefused(BotpoolError):
 
 
 class Refused(BotpoolError):
-    """The database did nothing of what was asked.
+    """The database refused the change.
 
-    Whatever raises it has left no trace, so it is safe to ask again.
+    Nothing was written, so trying again is safe.
     """
 
 
 class InvalidRequest(Refused):
-    """The request can't be met as it is."""
+    """The request is not valid."""
 
 
 class InvalidPosition(InvalidRequest):
-    """There is no such position in the record."""
+    """There is no such position in the stream."""
 
 
 class PositionGone(Refused):
-    """The record does not go back to this position.
+    """The stream doesn't go back to this position.
 
-    Begin without one.
+    The reader has to begin without a position.
     """
 
 
@@ -186,8 +189,8 @@ class StaleLease(Refused):
     """The assignment is over: its lease is not the slot's current one."""
 
 
-class ClaimLost(StaleLease):
-    """Somebody else works on the slot by now."""
+class ReservationLost(StaleLease):
+    """Another replica has the slot now."""
 
 
 class TransitionRefused(Refused):
@@ -195,9 +198,9 @@ class TransitionRefused(Refused):
 
 
 class ConstraintViolated(Refused):
-    """A row would break a promise of the database.
+    """A row would break a constraint of the database.
 
-    `constraint` is the promise's name.
+    `constraint` is its name.
     """
 
     def __init__(self, message: str | None = None, constraint: str | None = None) -> None:
@@ -206,19 +209,19 @@ class ConstraintViolated(Refused):
 
 
 class DuplicateBot(Refused):
-    """A live bot has this deduplication key.
+    """Another bot has this deduplication key and hasn't ended yet.
 
-    `bot_id` is that bot's.
+    `bot_id` is its id.
     """
 
     def __init__(self, bot_id: int) -> None:
-        super().__init__(f"Bot {bot_id} is live and has this deduplication key.")
+        super().__init__(f"Bot {bot_id} has this deduplication key and hasn't ended yet.")
         self.bot_id = bot_id
 
 
 class IdempotencyMismatch(Refused):
-    """Another request had this idempotency key."""
+    """Another request already used this idempotency key."""
 
 
 class DatabaseBusy(Refused):
-    """Others hold what this needs."""
+    """Other transactions hold the rows that this needs."""

@@ -1,8 +1,8 @@
-"""Take over a pool that exists already: applications on Coolify that are named like slots.
+"""Take over an existing pool: applications on Coolify that are named like slots.
 
-Nothing is made and nothing is started. A slot that was imported is `releasing` until its container
-is proved stopped, as any slot is between two bots; then it is `idle`, and its first start gives it
-what a container of ours has.
+An import creates no application and starts none. An imported slot is `releasing` until its
+container is proved stopped, like any slot between two bots. Then it is `idle`, and its first start
+gives the container our environment.
 """
 
 from __future__ import annotations
@@ -11,31 +11,31 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from botpool.engines.base import STOPPED
+from botpool.engines.base import STOPPED, EngineName
 from botpool.errors import ConstraintViolated, TransitionRefused
-from botpool.meetings import read_platform
-from botpool.models import ImportedSlot
+from botpool.models.slots import ImportedSlot
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from botpool.engines.coolify import CoolifyEngine, SlotLike
+    from botpool.engines.coolify.engine import CoolifyEngine, SlotLike
     from botpool.pool import Pool
+    from botpool.store import Store
 
 
 class Outcome(StrEnum):
-    """What became of an application, or would."""
+    """What an import did with an application, or would do."""
 
     IMPORTED = "imported"
     KNOWN = "known"
-    """It has a slot already."""
+    """The application already has a slot."""
     LEFT = "left"
     REMOVED = "removed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportedApplication:
-    """One application, and what became of it; `why` says more where that is not all."""
+    """One application, and what the import did with it. `why` is the reason, if there is one."""
 
     container_ref: str
     name: str
@@ -47,25 +47,25 @@ class ImportedApplication:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Orders:
-    """What an import may do beyond taking over what is stopped."""
+    """What an import may do besides taking over stopped applications."""
 
     stop: bool = False
-    """Take over applications that run as well, which stops them."""
+    """Also take over running applications, which stops them."""
     remove_duplicates: bool = False
-    """Delete stopped applications whose name another one has."""
+    """Delete stopped applications that have the same name as another one."""
     dry_run: bool = False
     """Change nothing."""
 
 
 async def import_slots(
-    pool: Pool, engine: CoolifyEngine, orders: Orders
+    store: Store, pool: Pool, engine: CoolifyEngine, orders: Orders
 ) -> list[ImportedApplication]:
-    """Make slots of the applications that are named like some, and tell what became of each.
+    """Make slots of the applications that are named like slots, and return what was done with each.
 
-    Of several with one name, that which has a slot is kept, then one that runs. Raises
-    `EngineError` where the list can't be had, or an application not be looked at.
+    Of several with the same name, the one that already has a slot is kept, or else one that runs.
+    Raises `EngineError` if the list or an application can't be read.
     """
-    slots = {slot.slot_name: slot.container_ref for slot in await pool.slots()}
+    slots = {slot.slot_name: slot.container_ref for slot in await store.slots.all()}
     known = {*slots.values()}
 
     def order(like: SlotLike) -> tuple[str, bool, bool]:
@@ -105,15 +105,15 @@ async def _import(
     if slot.slot_name in slots:
         return await _duplicate(engine, orders, like, stopped=stopped)
     if not stopped and not orders.stop:
-        return Outcome.LEFT, "it runs: import it once it is stopped, or with --stop"
+        return Outcome.LEFT, "it is running: stop it first, or import it with --stop"
     return (Outcome.IMPORTED, "") if orders.dry_run else await _take_over(pool, slot)
 
 
 async def _take_over(pool: Pool, slot: ImportedSlot) -> tuple[Outcome, str]:
     try:
-        await pool.import_slot(slot)
+        await pool.slots.import_slot(slot)
     except ConstraintViolated:
-        return Outcome.LEFT, "a slot took its name or its container meanwhile"
+        return Outcome.LEFT, "another slot took its name or its container meanwhile"
     except TransitionRefused:
         return Outcome.LEFT, "the pool is full: raise BOTPOOL_MAX_POOL_SIZE"
     return Outcome.IMPORTED, ""
@@ -122,11 +122,11 @@ async def _take_over(pool: Pool, slot: ImportedSlot) -> tuple[Outcome, str]:
 async def _duplicate(
     engine: CoolifyEngine, orders: Orders, like: SlotLike, *, stopped: bool
 ) -> tuple[Outcome, str]:
-    twice = "another application has its name"
+    twice = "another application has the same name"
     if not orders.remove_duplicates:
-        return Outcome.LEFT, f"{twice}: --remove-duplicates deletes it"
+        return Outcome.LEFT, f"{twice}: --remove-duplicates deletes this one"
     if not stopped:
-        return Outcome.LEFT, f"{twice}, and it runs: stop it first"
+        return Outcome.LEFT, f"{twice}, and this one is running: stop it first"
     if not orders.dry_run:
         await engine.remove(like.container)
     return Outcome.REMOVED, twice
@@ -134,9 +134,9 @@ async def _duplicate(
 
 def _slot(like: SlotLike) -> ImportedSlot:
     return ImportedSlot(
-        platform=read_platform(like.platform),
-        number=like.number,
-        engine="coolify",
+        platform=like.named.platform,
+        number=like.named.number,
+        engine=EngineName.COOLIFY,
         host=like.container.host,
         image=like.application.image,
         container_ref=like.container.ref,

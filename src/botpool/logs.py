@@ -1,4 +1,4 @@
-"""Structured logs: one line a change of state, as JSON or, on a terminal, for the eye."""
+"""Structured logs: one line for each change of state, as JSON or, on a terminal, for people."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
     from structlog.typing import EventDict, Processor
 
-    from botpool.models import Transition
+    from botpool.models.transitions import Transition
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("botpool")
 
-# What an eye looks for first.
+# What people look for first.
 _FIRST = ("slot_name", "bot_id", "from", "to", "reason")
 
 
@@ -29,10 +29,10 @@ def configure_logs(
     style: Literal["auto", "json", "console"] = "auto",
     stream: TextIO | None = None,
 ) -> None:
-    """Send log lines to a stream, or standard error. `auto`: for the eye if it is a terminal.
+    """Write log lines to a stream, by default standard error. `auto` is `console` on a terminal.
 
-    What the libraries that we use log as a warning, or worse, is written the same way. A line that
-    can't be written is lost, and changes nothing else.
+    Warnings and errors of libraries are written the same way. If a line can't be written, it is
+    lost, and nothing else happens.
     """
     stream = stream or _standard_error()
     least = logging.getLevelNamesMapping()[level]
@@ -53,18 +53,18 @@ def configure_logs(
 
 
 def _standard_error() -> TextIO:
-    """Standard error without a buffer: what could not be written would fail again at the exit."""
+    """Standard error without a buffer: a buffered line that failed would fail again at exit."""
     try:
         file = io.FileIO(sys.stderr.fileno(), "w", closefd=False)
-    except (OSError, ValueError):  # it is no file, as within a test
+    except (OSError, ValueError):  # it is not a file, as in a test
         return sys.stderr
     return io.TextIOWrapper(file, "utf-8", "backslashreplace", write_through=True)
 
 
 class _Patient:
-    """A stream whose faults change nothing: a full disk, a closed terminal, a broken pipe.
+    """A stream whose errors are ignored: a full disk, a closed terminal, a broken pipe.
 
-    There is nowhere to tell of a lost line, so the next one that is written says how many were.
+    The next line that can be written says how many lines were lost.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -75,13 +75,13 @@ class _Patient:
         try:
             self._stream.write(line)
             self._stream.flush()
-        except (OSError, ValueError):  # ValueError: it was closed by us
+        except (OSError, ValueError):  # ValueError: we closed it
             self._lost += 1
         else:
             self._lost = 0
 
     def flush(self) -> None:
-        """Nothing: a line is flushed as it is written."""
+        """Do nothing: each line is flushed when it is written."""
 
     def with_lost(self, _: object, __: str, line: EventDict) -> EventDict:
         return {**line, "lost_lines": self._lost} if self._lost else line
@@ -92,13 +92,13 @@ def _for_machines() -> list[Processor]:
 
 
 def _for_the_eye() -> list[Processor]:
-    # Not Rich's tracebacks, which show the values of variables, secrets among them.
+    # Not Rich's tracebacks: they show the values of variables, including secrets.
     plain = structlog.dev.plain_traceback
     return [_arranged, structlog.dev.ConsoleRenderer(sort_keys=False, exception_formatter=plain)]
 
 
 def _arranged(_: object, __: str, line: EventDict) -> EventDict:
-    """What matters first, and nothing that is empty."""
+    """The line with the important keys first, and without empty ones."""
     keys = sorted(line, key=lambda key: _FIRST.index(key) if key in _FIRST else len(_FIRST))
     return {key: line[key] for key in keys if line[key] is not None and line[key] != {}}
 
@@ -106,12 +106,12 @@ def _arranged(_: object, __: str, line: EventDict) -> EventDict:
 def _json(line: object, **_: object) -> str:
     try:
         return orjson.dumps(line, default=str).decode()
-    except TypeError:  # a number too large or a text that is no Unicode, which it refuses
+    except TypeError:  # orjson refuses large numbers and invalid Unicode
         return json.dumps(line, default=str)
 
 
 class _Libraries(logging.Handler):
-    """Writes what libraries log as lines of ours, with the name of the library."""
+    """Writes what libraries log in our format, with the name of the library."""
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -121,7 +121,7 @@ class _Libraries(logging.Handler):
                 logger=record.name,
                 **({"exc_info": record.exc_info} if record.exc_info else {}),
             )
-        except Exception:  # noqa: BLE001 - as every handler does: it is the library's fault
+        except Exception:  # noqa: BLE001 - as every handler does: the library made the error
             self.handleError(record)
 
 
@@ -134,7 +134,7 @@ def _take_over_libraries(level: int) -> None:
 
 
 def log_transitions(transitions: Iterable[Transition]) -> None:
-    """Write one line for each transition, as its row in the database says it."""
+    """Write one line for each transition, with the values of its row."""
     log = _log.bind()
     for transition in transitions:
         log.info(

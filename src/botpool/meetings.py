@@ -1,4 +1,4 @@
-"""Which platform a meeting URL is of."""
+"""Which platform a meeting URL belongs to."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from urllib.parse import urlsplit
 
 from botpool.errors import InvalidRequest
-from botpool.states import Platform
+from botpool.states import PLATFORM_ALIASES, Platform
 
 LONGEST_URL = 2000
 
@@ -16,12 +16,11 @@ ACCEPTED = (
     "https://teams.live.com/meet/…",
     "https://zoom.us/j/…",
 )
-"""What is accepted, one example of each form."""
+"""An example of each accepted form."""
 
-_ALIASES = {"teams": Platform.MICROSOFT_TEAMS}
 
-PLATFORM_NAMES = (*Platform, *_ALIASES)
-"""Every name by which a caller may speak of a platform."""
+PLATFORM_NAMES = (*Platform, *PLATFORM_ALIASES)
+"""Every name that a caller may use for a platform."""
 
 # A platform, its hosts, and the paths of its meetings.
 _FORMS: tuple[tuple[Platform, re.Pattern[str], re.Pattern[str]], ...] = (
@@ -44,21 +43,24 @@ _FORMS: tuple[tuple[Platform, re.Pattern[str], re.Pattern[str]], ...] = (
 
 
 def read_platform(name: str) -> Platform:
-    """The platform of this name, `teams` among them. Raises `InvalidRequest`."""
+    """The platform with this name; `teams` is one too. Raises `InvalidRequest`."""
     try:
-        return _ALIASES.get(name) or Platform(name)
+        return PLATFORM_ALIASES.get(name) or Platform(name)
     except ValueError:
-        raise InvalidRequest(f"platform is one of {', '.join(PLATFORM_NAMES)}.") from None
+        raise InvalidRequest(f"platform must be one of {', '.join(PLATFORM_NAMES)}.") from None
 
 
 def platform_of(meeting_url: str, wanted: Platform | None = None) -> Platform:
-    """The platform of a meeting. Raises `InvalidRequest` for a URL of none, or not of `wanted`."""
+    """The platform of a meeting URL.
+
+    Raises `InvalidRequest` if the URL belongs to no platform, or to another one than `wanted`.
+    """
     found = _found(meeting_url)
     if found is None:
         forms = " or ".join(ACCEPTED)
-        raise InvalidRequest(f"meetingUrl is none of a meeting: it looks like {forms}.")
+        raise InvalidRequest(f"meetingUrl is not a meeting link. Expected {forms}.")
     if wanted not in {None, found}:
-        raise InvalidRequest(f"meetingUrl is of {found}, and platform says {wanted}.")
+        raise InvalidRequest(f"meetingUrl is a {found} link, but platform is {wanted}.")
     return found
 
 

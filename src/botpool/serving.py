@@ -1,28 +1,34 @@
-"""Everything that one process of botpool runs, put together and taken apart in order."""
+"""Everything that one botpool process runs: started and stopped in order."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import socket
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import structlog
 import uvicorn
 
-from botpool.access import Access
+from botpool.access.keys import Keys
 from botpool.api import create_app
 from botpool.engines import check_engine, lacks_images, make_engines
-from botpool.errors import BotpoolError, SettingsInvalid, SetupError
-from botpool.models import BotPage
+from botpool.errors import SettingsInvalid, SetupError
+from botpool.feed.stream import Feed
+from botpool.feed.webhooks import Webhooks
+from botpool.models.bots import BotPage
+from botpool.models.replicas import new_replica_name
 from botpool.pool import Pool
 from botpool.reconciler import Reconciler
-from botpool.record import Record
 from botpool.states import BOT_ENDED, BotStatus
-from botpool.store import Store, keep_embedded_postgres, migrate, open_database
-from botpool.webhooks import Webhooks
+from botpool.store import (
+    Store,
+    keep_embedded_postgres,
+    migrate,
+    open_database,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Iterator
@@ -39,16 +45,17 @@ _CONNECTIONS = 20
 
 @dataclass(frozen=True)
 class Served:
-    """A botpool that runs."""
+    """A running botpool."""
 
+    store: Store
     pool: Pool
     url: str | None
-    """Where it listens, if it does."""
+    """The URL that it listens on, if it does."""
     admin_key: str
 
 
 class _Server(uvicorn.Server):
-    """A server that leaves signals to us: what else runs has to end with it, in order."""
+    """A server that leaves signals to us, because everything else must end with it, in order."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -59,11 +66,11 @@ class _Server(uvicorn.Server):
 async def serving(
     settings: Settings, *, api: bool = True, worker: bool = True
 ) -> AsyncIterator[Served]:
-    """Run botpool for the length of the block: what answers, what works, or both.
+    """Run botpool for the length of the block: the API, the worker, or both.
 
-    Bots outlive it. The end comes in order: requests under way are answered, slots under way are
-    finished or handed over, then the connections are closed. Raises a `SetupError` if it can't
-    start; an error in any part of it ends the block.
+    Bots outlive it. At the end, requests under way are answered, slots under way are finished or
+    handed over to other replicas, then the connections are closed. Raises a `SetupError` if it
+    can't start. An error in any part of it ends the block.
     """
     _check(settings, api=api)
     async with AsyncExitStack() as stack:
@@ -81,25 +88,27 @@ async def serving(
         await migrate(database)
         store = Store(database)
         pool = Pool(store, settings)
-        await pool.configure()
-        access = Access(store, settings)
-        admin_key = await access.ensure_admin_key()
+        await pool.queue.configure()
+        keys = Keys(store, settings)
+        admin_key = await keys.ensure_admin_key()
+        replica = new_replica_name()
         if worker:
-            await stack.enter_async_context(_working(database, store, pool, settings))
+            await stack.enter_async_context(_working(database, store, pool, settings, replica))
         if listening is not None:
             await stack.enter_async_context(
-                _answering(database, store, pool, settings, access, listening)
+                _answering(database, store, pool, settings, keys, replica, listening)
             )
         url = None if listening is None else settings.local_url
-        yield Served(pool, url, admin_key)
+        yield Served(store, pool, url, admin_key)
 
 
 def _check(settings: Settings, *, api: bool) -> None:
-    """Refuse settings that can't work, and warn of those that hardly will."""
+    """Refuse settings that can't work, and warn of settings that are unlikely to."""
     check_engine(settings)
     if not api and settings.public_url is None:
         raise SettingsInvalid(
-            "BOTPOOL_PUBLIC_URL must be set for a worker alone: it says where bots find the API."
+            "BOTPOOL_PUBLIC_URL must be set for a worker without an API: bots need it to reach the"
+            " API."
         )
     if lacks_images(settings):
         _log.warning(
@@ -110,12 +119,14 @@ def _check(settings: Settings, *, api: bool) -> None:
 
 @asynccontextmanager
 async def _working(
-    database: Database, store: Store, pool: Pool, settings: Settings
+    database: Database, store: Store, pool: Pool, settings: Settings, replica: str
 ) -> AsyncIterator[None]:
-    installation = await store.get_installation()
+    installation = await store.installation.name()
     engines = make_engines(settings, installation)
-    reconciler = Reconciler(store, pool, engines, settings, installation=installation)
-    webhooks = Webhooks(store, settings)
+    reconciler = Reconciler(
+        store, pool, engines, settings, installation=installation, replica=replica
+    )
+    webhooks = Webhooks(store, settings, replica=replica)
     try:
         async with (
             _beside("reconciler", reconciler.run(database)) as reconciling,
@@ -138,12 +149,13 @@ async def _answering(
     store: Store,
     pool: Pool,
     settings: Settings,
-    access: Access,
+    keys: Keys,
+    replica: str,
     listening: socket.socket,
 ) -> AsyncIterator[None]:
-    record = Record(store)
+    feed = Feed(store)
     config = uvicorn.Config(
-        create_app(pool, settings, access, record),
+        create_app(store, pool, settings, keys, feed),
         lifespan="off",
         log_config=None,
         access_log=False,
@@ -152,30 +164,22 @@ async def _answering(
     )
     server = _Server(config)
     async with (
-        _beside("hearing", _hear(pool)),
-        _beside("record", record.run(database)) as following,
+        _beside("listening", pool.listening.keep_noting(replica)),
+        _beside("feed", feed.run(database)) as following,
         _beside("server", server.serve(sockets=[listening])) as answering,
     ):
         try:
             yield
         finally:
-            # Streams have no end of their own: without the record they come to one.
-            record.stop()
+            # Streams don't end by themselves: stopping the feed ends them.
+            feed.stop()
             server.should_exit = True
             await asyncio.wait({following, answering})
 
 
-async def _hear(pool: Pool) -> None:
-    """Note again and again that bots can be heard."""
-    while True:
-        with suppress(BotpoolError):
-            await pool.keep_hearing()
-        await asyncio.sleep(pool.hear_seconds)
-
-
 @asynccontextmanager
 async def _beside(what: str, work: Awaitable[None]) -> AsyncIterator[asyncio.Future[None]]:
-    """Run something beside the block. If it fails, the block is cancelled and its error raised."""
+    """Run something beside the block. If it fails, cancel the block and raise the error."""
     body = asyncio.current_task()
     running = asyncio.ensure_future(work)
     failed = False
@@ -211,34 +215,34 @@ def _listen(settings: Settings) -> Iterator[socket.socket]:
             dualstack_ipv6=host == "::" and socket.has_dualstack_ipv6(),
         )
     except (OSError, UnicodeError) as error:
-        # Of what Python adds to it, the operator has read half already.
+        # Only the reason: Python's message repeats the address.
         number = None if isinstance(error, socket.gaierror) else getattr(error, "errno", None)
         why = os.strerror(number) if number else getattr(error, "strerror", None) or str(error)
         raise SetupError(
-            f"Can't listen on {host}, port {port}: {why}; set BOTPOOL_HOST or BOTPOOL_PORT."
+            f"Can't listen on {host}, port {port}: {why}; change BOTPOOL_HOST or BOTPOOL_PORT."
         ) from error
     with listening:
         yield listening
 
 
-async def stop_every_bot(pool: Pool, settings: Settings) -> int:
-    """Stop every live bot, wait until they have ended, and return how many they were.
+async def stop_every_bot(store: Store, pool: Pool, settings: Settings) -> int:
+    """Stop every live bot, wait until all have ended, and return how many they were.
 
-    It waits no longer than a bot may take to leave and its container to end.
+    It waits no longer than a bot may take to leave plus its container to stop.
     """
     live = [status for status in BotStatus if status not in BOT_ENDED]
-    bots = await pool.list_bots(BotPage(statuses=live, limit=1_000_000))
+    bots = await store.bots.page(BotPage(statuses=live, limit=1_000_000))
     for bot in bots:
-        await pool.stop_bot(bot.id, "botpool shuts down")
+        await pool.assignments.stop_bot(bot.id, "botpool shuts down")
     seconds = (settings.leave_grace_ms + settings.stop_grace_ms) / 1000 + _CLOSE_SECONDS
     try:
         async with asyncio.timeout(seconds):
-            while await _occupied(pool):  # noqa: ASYNC110 - it is the database that tells
+            while await _occupied(store):  # noqa: ASYNC110 - only the database knows
                 await asyncio.sleep(_LOOK_SECONDS)
     except TimeoutError:
         _log.warning("some bots did not end in time")
     return len(bots)
 
 
-async def _occupied(pool: Pool) -> bool:
-    return any(row.deploying + row.busy + row.releasing for row in await pool.numbers())
+async def _occupied(store: Store) -> bool:
+    return any(row.deploying + row.busy + row.releasing for row in await store.pools.numbers())

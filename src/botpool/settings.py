@@ -1,4 +1,4 @@
-"""Every setting, with its default. Environment variables with the prefix `BOTPOOL_`."""
+"""Every setting, with its default: environment variables that begin with `BOTPOOL_`."""
 
 from __future__ import annotations
 
@@ -26,139 +26,172 @@ from botpool.states import Platform
 
 Milliseconds = Annotated[int, Field(gt=0, le=2**31 - 1)]
 
-# botpool sets these itself, for containers: what starts in one may have them.
+# botpool sets these in every container, so a botpool that is started in one may find them.
 _OF_CONTAINERS = ("URL", "SLOT_TOKEN")
 _PREFIX = "BOTPOOL_"
 
 KEY_FORM = "16 to 500 printable ASCII characters, without a space"
-"""What a key that was not made by us must look like."""
+"""What a key that botpool did not make must look like."""
 
 
 def is_key(text: str) -> bool:
-    """Whether this can be a key: hard to guess, and fit for a header."""
+    """Whether this can be a key: long enough to be hard to guess, and valid in a header."""
     return re.fullmatch(r"[!-~]{16,500}", text) is not None
 
 
 def is_webhook_secret(text: str) -> bool:
-    """Whether this is a secret as Standard Webhooks has it."""
+    """Whether this is a secret in the form that Standard Webhooks defines."""
     found = re.fullmatch(r"whsec_([A-Za-z0-9+/]{32,86})={0,2}", text)
     return found is not None and len(found[1]) % 4 != 1
 
 
 def _coolify(name: str, description: str, default: str | None = None) -> Any:
-    """A setting that is also known by the name that others use for it, without our prefix."""
+    """A setting that is also read by the name that Coolify's users know, without our prefix."""
     names = AliasChoices(f"botpool_{name}", name)
     return Field(default=default, validation_alias=names, description=description)
 
 
+OLD_NAMES = {
+    "reservation_ttl_ms": "claim_ttl_ms",
+    "deployment_limit_ms": "deploy_timeout_ms",
+    "stuck_after_ms": "deploying_timeout_ms",
+}
+"""Settings that were renamed, with their old names. The old names are still read."""
+
+
+def _renamed(name: str, default: int, description: str) -> Any:
+    """A setting that is also read by its old name."""
+    names = AliasChoices(f"botpool_{name}", f"botpool_{OLD_NAMES[name]}")
+    return Field(default=default, validation_alias=names, description=description)
+
+
 class Settings(BaseSettings):
-    """How this botpool is set up. Read once, then handed on."""
+    """How this botpool is set up. Read once, then passed on."""
 
     model_config = SettingsConfigDict(
         env_prefix=_PREFIX, env_ignore_empty=True, frozen=True, populate_by_name=True
     )
 
     database_url: SecretStr | None = Field(
-        default=None, description="PostgreSQL 14 or later. Without it, botpool starts its own."
+        default=None,
+        description="The PostgreSQL to use, 14 or later. If not set, botpool starts its own.",
     )
     data_dir: Path = Field(
         default_factory=lambda: user_data_path("botpool"),
-        description="Where botpool keeps what is its own, the embedded PostgreSQL among it.",
+        description="The folder for botpool's own files, including the embedded PostgreSQL.",
     )
-    engine: str = Field(default="process", description="Where the containers of new slots run.")
+    engine: str = Field(default="process", description="The engine on which new slots run.")
     image_google_meet: str | None = Field(default=None, description="Image of a Google Meet bot.")
-    image_microsoft_teams: str | None = Field(default=None, description="Image of a Teams bot.")
+    image_microsoft_teams: str | None = Field(
+        default=None, description="Image of a Microsoft Teams bot."
+    )
     image_zoom: str | None = Field(default=None, description="Image of a Zoom bot.")
     max_pool_size: int = Field(
-        default=100, ge=0, le=1_000_000, description="How many slots a platform has at most."
+        default=100, ge=0, le=1_000_000, description="The most slots that a platform may have."
     )
     default_queue_timeout_ms: Milliseconds = Field(
-        default=300_000, description="How long a bot waits for a slot if its request doesn't say."
+        default=300_000,
+        description="How long a bot waits for a slot, unless its request says otherwise.",
     )
     max_queue_timeout_ms: Milliseconds = Field(
         default=600_000, description="The longest wait that a request may ask for."
     )
     max_launch_attempts: int = Field(
-        default=2, ge=1, description="How often a bot is launched before it has been in its call."
+        default=2,
+        ge=1,
+        description="How many times a bot is launched if it fails before it is in its call.",
     )
     relaunch_wait_ms: int = Field(
         default=5_000,
         ge=0,
         le=600_000,
-        description="How long a bot waits for its second launch where the first has failed, and as"
-        " much longer for each further one.",
+        description="How long a bot waits before its second launch on the same host. Each further"
+        " launch there waits that much longer.",
     )
     poll_interval_ms: Milliseconds = Field(
-        default=1_000, description="How often due work is looked for when nothing announced it."
+        default=1_000,
+        description="How often botpool looks for work when no notification arrives.",
     )
-    claim_ttl_ms: Milliseconds = Field(
-        default=15_000,
-        description="After this time without a sign of life, the work of a replica is taken over.",
+    reservation_ttl_ms: Milliseconds = _renamed(
+        "reservation_ttl_ms",
+        15_000,
+        "How long a replica may be silent before another replica takes over its work.",
     )
-    deploy_timeout_ms: Milliseconds = Field(
-        default=1_500_000, description="How long a deployment may take in all."
+    deployment_limit_ms: Milliseconds = _renamed(
+        "deployment_limit_ms",
+        1_500_000,
+        "How long a deployment may take before it counts as failed.",
     )
     deploy_poll_interval_ms: Milliseconds = Field(
-        default=15_000, description="How often a deployment is looked at, once it takes long."
+        default=15_000, description="How often botpool checks a deployment that takes long."
     )
     deploy_grace_ms: Milliseconds = Field(
         default=180_000,
-        description="How long after a start an engine's `exited` may be of before the start.",
+        description="How long after a start botpool ignores the status `exited`, on engines whose"
+        " statuses lag behind. It may still be from before the start.",
     )
     max_concurrent_deployments: int = Field(
-        default=4, ge=1, description="How many containers start on a host at a time."
+        default=4, ge=1, description="How many containers may be starting on a host at a time."
     )
     max_slots_per_host: int | None = Field(
-        default=None, ge=1, description="How many slots a host has at most. By default no limit."
+        default=None, ge=1, description="The most slots that a host may have. No limit by default."
     )
     stop_grace_ms: Milliseconds = Field(
-        default=10_000, description="How long a container has to end before it is forced to."
+        default=10_000, description="How long a container has to stop before it is killed."
     )
     leave_grace_ms: Milliseconds = Field(
-        default=30_000, description="How long a bot has to leave its call once it is told to."
+        default=30_000, description="How long a bot has to leave its call after it is told to."
     )
     sync_interval_ms: Milliseconds = Field(
-        default=5_000, description="How often the engine's containers are compared with the slots."
+        default=5_000,
+        description="How often botpool compares an engine's containers with its slots.",
     )
-    deploying_timeout_ms: Milliseconds = Field(
-        default=900_000, description="After this time a deployment is looked at as one that hangs."
+    stuck_after_ms: Milliseconds = _renamed(
+        "stuck_after_ms",
+        900_000,
+        "How long a deployment may take before recovery looks at it.",
     )
     heartbeat_freshness_ms: Milliseconds = Field(
-        default=300_000, description="How old a heartbeat may be before the bot counts as lost."
+        default=300_000, description="How old a bot's last heartbeat may be before the bot is lost."
     )
     max_skipped_recoveries: int = Field(
         default=3,
         ge=0,
-        description="How often a deployment that hangs is skipped while its bot is heard.",
+        description="How many times recovery skips a slow deployment whose bot sends heartbeats."
+        " After that its slot is busy.",
     )
     recovery_interval_ms: Milliseconds = Field(
         default=60_000,
         description=(
-            "How often what is stuck is looked for; and how long after a failed recovery a slot, or"
-            " an ill host, is tried again, longer each time."
+            "How often botpool looks for what is stuck. Also the first wait before a slot in error,"
+            " or an unhealthy host, is tried again; each further wait is longer."
         ),
     )
     host_failures: int = Field(
-        default=5, ge=1, description="How many failures after each other make a host ill."
+        default=5, ge=1, description="How many failures in a row make a host unhealthy."
     )
     host_failure_window_ms: Milliseconds = Field(
-        default=120_000, description="How long after a failure the next one on its host counts."
+        default=120_000,
+        description="How close together failures must be to count as failures in a row.",
     )
     max_recovery_attempts: int = Field(
-        default=3, ge=1, description="How many failed recoveries a slot has before it is deleted."
+        default=3,
+        ge=1,
+        description="How many times recovering a slot may fail before it is deleted.",
     )
     heartbeat_interval_ms: Milliseconds = Field(
-        default=10_000, description="How often a bot is asked to send a heartbeat."
+        default=10_000, description="How often a bot should send a heartbeat."
     )
     host: str = Field(
-        default="127.0.0.1", description="The address to listen on. `0.0.0.0` or `::` is every one."
+        default="127.0.0.1",
+        description="The address to listen on. `0.0.0.0` or `::` means every address.",
     )
     port: int = Field(default=8000, ge=0, le=65535, description="The port to listen on.")
     admin_key: SecretStr | None = Field(
         default=None,
         description=(
-            "The admin's key. By default one that is made at the first start and kept in"
-            " `admin.key` in the data folder. One that was set before opens until it is revoked."
+            "The admin's key. By default botpool makes one at its first start and keeps it in"
+            " `admin.key` in the data folder. A key that was set earlier works until it is revoked."
         ),
     )
     rate_limit_per_second: int = Field(
@@ -166,82 +199,87 @@ class Settings(BaseSettings):
         ge=1,
         le=1_000_000,
         description=(
-            "How many requests a second a client's key may make, and twice as many at once."
-            " An admin's may make ten times as many."
+            "How many requests a client's key may make in a second. Bursts may be twice as large."
+            " An admin's key may make ten times as many."
         ),
     )
     public_url: str | None = Field(
         default=None,
-        description="What containers call botpool by. By default the address that it listens on.",
+        description="The URL at which containers reach botpool. By default the listening address.",
     )
     process_command: str | None = Field(
         default=None,
-        description="What the `process` engine runs for a bot. By default the sample bot.",
+        description="The command that the `process` engine runs for a bot. By default the sample"
+        " bot.",
     )
     docker_hosts: str | None = Field(
         default=None,
         description=(
-            "Docker Engine APIs, separated by commas, each `name=address` or an address:"
-            " `unix:///run/docker.sock`, `tcp://10.0.0.2:2376`. By default Docker's own choice."
+            "The Docker hosts, separated by commas. Each is an address, or `name=address`:"
+            " `unix:///run/docker.sock`, `tcp://10.0.0.2:2376`. By default the host that the"
+            " `docker` command would use."
         ),
     )
     docker_network: str = Field(
-        default="bridge", description="The network that a container is attached to."
+        default="bridge", description="The network that containers are attached to."
     )
-    docker_cpus: float | None = Field(default=None, gt=0, description="Processors a container.")
+    docker_cpus: float | None = Field(
+        default=None, gt=0, description="How many CPUs each container may use."
+    )
     docker_memory: ByteSize | None = Field(
-        default=None, description="Memory a container, such as `2GiB`."
+        default=None, description="How much memory each container may use, such as `2GiB`."
     )
     docker_shm_size: ByteSize | None = Field(
-        default=None, description="Size of `/dev/shm`, which browsers need, such as `1GiB`."
+        default=None,
+        description="The size of each container's `/dev/shm`, such as `1GiB`. Browsers need it.",
     )
     coolify_api_url: str | None = _coolify(
         "coolify_api_url", "Coolify's address, such as `https://coolify.example`."
     )
     coolify_api_token: SecretStr | None = _coolify(
-        "coolify_api_token", "A token with the abilities read, write and deploy: `1|…`."
+        "coolify_api_token", "An API token with the abilities read, write and deploy: `1|…`."
     )
     coolify_project_uuid: str | None = _coolify(
-        "coolify_project_uuid", "The project that applications are made in."
+        "coolify_project_uuid", "The project in which botpool creates its applications."
     )
     coolify_environment_name: str = _coolify(
         "coolify_environment_name", "The environment of that project.", "production"
     )
     coolify_server_uuid: str | None = _coolify(
-        "coolify_server_uuid", "The server that slots run on; several, separated by commas."
+        "coolify_server_uuid", "The server that slots run on. Separate several with commas."
     )
     coolify_destination_uuid: str | None = _coolify(
         "coolify_destination_uuid",
-        "The destination of each server, in the order of the servers. Needed for a server that has"
-        " several.",
+        "The destination of each server, in the order of the servers. Needed if a server has"
+        " several destinations.",
     )
     coolify_requests_per_minute: int = Field(
         default=200,
         ge=10,
-        description="How many requests a process makes to Coolify in a minute at most.",
+        description="The most requests that one botpool process sends to Coolify in a minute.",
     )
     coolify_bot_data: bool = Field(
         default=True,
         description=(
-            "Whether a start gives its container `BOT_DATA` and a token of its own. Without, a"
-            " start is a request less, and the token stays that of the slot."
+            "Whether each start gives its container `BOT_DATA` and a new token. If not, a start"
+            " needs one request less, and the slot keeps its token."
         ),
     )
     webhook_secret: SecretStr | None = Field(
         default=None,
         description=(
-            "What webhooks are signed with: 24 to 64 random bytes as base64, after `whsec_`."
-            " By default one that botpool made for itself."
+            "The secret that signs webhooks: `whsec_`, then 24 to 64 random bytes as base64."
+            " By default botpool makes one."
         ),
     )
     allow_private_callbacks: bool = Field(
         default=False, description="Whether callback URLs may lead to private addresses."
     )
     retention_days: int = Field(
-        default=30, ge=1, description="How long ended bots and transitions are kept."
+        default=30, ge=1, description="For how many days ended bots and transitions are kept."
     )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
-        default="INFO", description="The least important log line that is written."
+        default="INFO", description="Less important log lines are not written."
     )
     log_format: Literal["auto", "json", "console"] = Field(
         default="auto", description="`auto` is `console` on a terminal and `json` elsewhere."
@@ -263,9 +301,9 @@ class Settings(BaseSettings):
         except ValueError:
             fits = False
         if not fits or re.search(r"[\s?#]", text.strip()):
-            raise ValueError("must be an http(s) address, such as https://botpool.example")
+            raise ValueError("must be an http(s) URL, such as https://botpool.example")
         if url.path.rstrip("/").endswith("/api/v1"):
-            raise ValueError("must end before /api/v1")
+            raise ValueError("must not include /api/v1")
         return text.strip().rstrip("/")
 
     @field_validator("log_level", mode="before")
@@ -284,25 +322,25 @@ class Settings(BaseSettings):
     @classmethod
     def _check_webhook_secret(cls, secret: SecretStr | None) -> SecretStr | None:
         if secret is not None and not is_webhook_secret(secret.get_secret_value()):
-            raise ValueError("must be `whsec_` and 24 to 64 bytes as base64")
+            raise ValueError("must be `whsec_` followed by 24 to 64 bytes as base64")
         return secret
 
     @model_validator(mode="after")
     def _check_timeouts(self) -> Self:
         if self.default_queue_timeout_ms > self.max_queue_timeout_ms:
             raise ValueError(
-                "BOTPOOL_DEFAULT_QUEUE_TIMEOUT_MS must be at most BOTPOOL_MAX_QUEUE_TIMEOUT_MS"
+                "BOTPOOL_DEFAULT_QUEUE_TIMEOUT_MS must not exceed BOTPOOL_MAX_QUEUE_TIMEOUT_MS"
             )
         return self
 
     @property
     def runtime_url(self) -> str:
-        """What a container calls botpool by."""
+        """The URL at which containers reach botpool."""
         return self.public_url or self.local_url
 
     @property
     def local_url(self) -> str:
-        """Where this machine finds what listens, on every address too: 0.0.0.0 or ::."""
+        """The URL at which this machine reaches botpool. 0.0.0.0 and :: become loopback."""
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104
         return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
 
@@ -317,9 +355,9 @@ class Settings(BaseSettings):
 
 
 def load_settings(**given: Any) -> Settings:
-    """Read the environment; what is given goes before it.
+    """Read the settings from the environment; `given` values take precedence.
 
-    Raises `SettingsInvalid`, which names what to mend and no secret.
+    Raises `SettingsInvalid`, which names what to fix and shows no secret.
     """
     try:
         return Settings(**given)
@@ -332,7 +370,7 @@ def load_settings(**given: Any) -> Settings:
 
 
 def _variable(name: str) -> str:
-    """The variable that a setting is read from, by its name or one of its aliases."""
+    """The environment variable of a setting, given its name or one of its aliases."""
     return f"{_PREFIX}{name.upper().removeprefix(_PREFIX)}"
 
 
@@ -341,12 +379,13 @@ def _said(message: str) -> str:
 
 
 def unknown_variables() -> dict[str, str | None]:
-    """Every variable that looks like a setting and is none, with the one that may be meant."""
+    """Every variable that looks like a setting but isn't, with the setting that may be meant."""
     known = [name.upper() for name in Settings.model_fields]
+    old = [name.upper() for name in OLD_NAMES.values()]
     found: dict[str, str | None] = {}
     for variable in sorted(os.environ):
         prefix, name = variable[: len(_PREFIX)].upper(), variable[len(_PREFIX) :].upper()
-        if prefix == _PREFIX and name not in {*known, *_OF_CONTAINERS}:
+        if prefix == _PREFIX and name not in {*known, *old, *_OF_CONTAINERS}:
             near = difflib.get_close_matches(name, known, n=1)
             found[variable] = f"{_PREFIX}{near[0]}" if near else None
     return found

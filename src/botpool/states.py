@@ -1,8 +1,8 @@
 """Both state machines: every status, and every step from one to another.
 
 `SLOT_STEPS` and `BOT_STEPS` are the single source. The database's triggers, the pool's guards, the
-tests and the diagrams in docs/ are made from them. `None` stands for "not there": before the first
-status, or after the row is deleted.
+tests and the diagrams in docs/ are made from them. `None` means that there is no row: before the
+first status, or after the row is deleted.
 """
 
 from __future__ import annotations
@@ -22,6 +22,10 @@ class Platform(StrEnum):
     ZOOM = "zoom"
 
 
+PLATFORM_ALIASES = {"teams": Platform.MICROSOFT_TEAMS}
+"""Other accepted names of a platform."""
+
+
 class SlotStatus(StrEnum):
     """What a slot is doing."""
 
@@ -33,7 +37,7 @@ class SlotStatus(StrEnum):
 
 
 class BotStatus(StrEnum):
-    """How far a bot has come, in the order in which it comes there."""
+    """How far a bot has come. The order is the order in time."""
 
     PENDING = "PENDING"
     QUEUED = "QUEUED"
@@ -48,7 +52,7 @@ class BotStatus(StrEnum):
 
 
 class FailureCause(StrEnum):
-    """Why a bot is `FATAL`. The evidence stands in its `failure_reason`."""
+    """Why a bot is `FATAL`. Its `failure_reason` has the evidence."""
 
     QUEUE_TIMEOUT = "queue_timeout"
     IMAGE_PULL = "image_pull"
@@ -62,17 +66,17 @@ class FailureCause(StrEnum):
 
 
 class Role(StrEnum):
-    """What a key opens: everything, or the bots that it asked for."""
+    """What a key allows: everything, or only the bots that were created with it."""
 
     ADMIN = "admin"
     CLIENT = "client"
 
 
 SLOT_HOLDS_BOT = frozenset({SlotStatus.DEPLOYING, SlotStatus.BUSY})
-"""A slot has a bot in these, and in no other."""
+"""A slot in one of these has a bot; in any other it has none."""
 
 SLOT_NEEDS_WORK = frozenset({SlotStatus.DEPLOYING, SlotStatus.RELEASING, SlotStatus.ERROR})
-"""The reconciler has something to do for a slot in these."""
+"""The reconciler has work to do for a slot in one of these."""
 
 BOT_HOLDS_SLOT = frozenset(
     {
@@ -83,7 +87,7 @@ BOT_HOLDS_SLOT = frozenset(
         BotStatus.LEAVING,
     }
 )
-"""A bot has a slot in these."""
+"""A bot in one of these has a slot."""
 
 BOT_ENDED = frozenset({BotStatus.DONE, BotStatus.FATAL, BotStatus.CANCELLED})
 """A bot in one of these never changes again."""
@@ -91,21 +95,21 @@ BOT_ENDED = frozenset({BotStatus.DONE, BotStatus.FATAL, BotStatus.CANCELLED})
 BOT_RELAUNCHABLE = frozenset(
     {BotStatus.DEPLOYING, BotStatus.JOINING_CALL, BotStatus.IN_WAITING_ROOM}
 )
-"""A bot has not been in its call in these, so it may go back once more, under a new lease.
+"""A bot in one of these was not in its call yet, so it may be relaunched, under a new lease.
 
-One that was asked for so goes back from `IN_CALL`, too.
+A bot that was created with `relaunch_in_call` may be relaunched from `IN_CALL`, too.
 """
 
 BOT_MAY_SAY = (BOT_HOLDS_SLOT - {BotStatus.DEPLOYING}) | {BotStatus.DONE, BotStatus.FATAL}
-"""What a bot can say of itself."""
+"""The statuses that a bot may report."""
 
 BOT_MAY_BLAME = frozenset(
     {FailureCause.LEFT_BY_HOST, FailureCause.NOT_ADMITTED, FailureCause.BOT_FAILED}
 )
-"""Why it is `FATAL`, as far as a bot can say."""
+"""The causes that a bot may report with `FATAL`."""
 
 SLOT_STEPS: Mapping[SlotStatus | None, frozenset[SlotStatus | None]] = {
-    # One that is taken over from another pool has to be proved stopped first.
+    # An imported slot is `releasing` until its container is proved stopped.
     None: frozenset({SlotStatus.DEPLOYING, SlotStatus.RELEASING}),
     SlotStatus.IDLE: frozenset({SlotStatus.DEPLOYING, None}),
     SlotStatus.DEPLOYING: frozenset({SlotStatus.BUSY, SlotStatus.RELEASING, SlotStatus.ERROR}),
@@ -119,7 +123,7 @@ _RELAUNCH = frozenset({BotStatus.QUEUED, BotStatus.DEPLOYING})
 
 
 def _forward(status: BotStatus) -> frozenset[BotStatus | None]:
-    """Whatever of a call still lies ahead of `status`, and the ends that it can come to."""
+    """The statuses of a call that come after `status`, and the ends that it may have."""
     ahead = _CALL[_CALL.index(status) + 1 :] if status in _CALL else _CALL
     return frozenset({*ahead, BotStatus.DONE, BotStatus.FATAL})
 
@@ -133,7 +137,7 @@ BOT_STEPS: Mapping[BotStatus | None, frozenset[BotStatus | None]] = {
     BotStatus.DEPLOYING: _forward(BotStatus.DEPLOYING) | {BotStatus.QUEUED, BotStatus.CANCELLED},
     BotStatus.JOINING_CALL: _forward(BotStatus.JOINING_CALL) | _RELAUNCH,
     BotStatus.IN_WAITING_ROOM: _forward(BotStatus.IN_WAITING_ROOM) | _RELAUNCH,
-    # Back only for a bot that was asked for so.
+    # Back only for a bot that was created with `relaunch_in_call`.
     BotStatus.IN_CALL: _forward(BotStatus.IN_CALL) | _RELAUNCH,
     BotStatus.LEAVING: _forward(BotStatus.LEAVING),
     BotStatus.DONE: frozenset({None}),
@@ -143,7 +147,7 @@ BOT_STEPS: Mapping[BotStatus | None, frozenset[BotStatus | None]] = {
 
 
 def bot_sources(target: BotStatus) -> frozenset[BotStatus]:
-    """The statuses from which a bot may go on to `target`."""
+    """The statuses from which a bot may go to `target`."""
     return frozenset(
         status for status, targets in BOT_STEPS.items() if status and target in targets
     )

@@ -2,40 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
 import sys
 from pathlib import Path
 
 import pytest
 
-from botpool import __version__, store
-from botpool.store import connect
+from botpool import __version__
+from botpool.store import connect, schema
 from tests.conftest import new_database
+from tests.support.command import botpool, run
 
-MIGRATIONS = sorted(path.stem for path in Path(store.__file__).parent.glob("migrations/*.sql"))
+MIGRATIONS = sorted(path.stem for path in Path(schema.__file__).parent.glob("migrations/*.sql"))
 TOO_OLD = (
-    "import botpool.store.database as d; d.MINIMUM_VERSION = 99; import botpool.cli as c; c.main()"
+    "from botpool import cli; from botpool.store.postgres import database;"
+    " database.MINIMUM_VERSION = 99; cli.main()"
 )
-
-
-async def run(*command: str, **environment: str) -> tuple[int | None, str, str]:
-    """Run a command and return its exit code, standard output and standard error."""
-    process = await asyncio.create_subprocess_exec(
-        *command,
-        env={"PATH": os.environ["PATH"], **environment},
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    output, error = await process.communicate()
-    return process.returncode, output.decode(), error.decode()
-
-
-async def botpool(*args: str, **settings: str) -> tuple[int | None, str, str]:
-    """Run the command line with these settings."""
-    environment = {f"BOTPOOL_{name.upper()}": value for name, value in settings.items()}
-    return await run(str(Path(sys.executable).parent / "botpool"), *args, **environment)
 
 
 async def test_migrate_shows_what_it_did(empty_database_url: str) -> None:
@@ -83,7 +65,7 @@ async def test_a_user_who_may_not_migrate_is_told_so_in_one_sentence(server: str
         guest = url.replace("//postgres@", "//guest@")
         code, output, error = await botpool("migrate", database_url=guest)
     assert (code, output) == (2, "")
-    assert error.startswith("botpool: The database's user may not migrate it: permission denied")
+    assert error.startswith("botpool: The database user may not migrate the database: permission")
     assert error.count("\n") == 1
 
 
@@ -117,7 +99,7 @@ async def test_a_variable_that_is_no_setting_is_one_warning(empty_database_url: 
     assert code == 0
     (line,) = error.splitlines()
     assert json.loads(line)["event"] == (
-        "BOTPOOL_MAX_POLL_SIZE is no setting of botpool: is BOTPOOL_MAX_POOL_SIZE meant?"
+        "BOTPOOL_MAX_POLL_SIZE is not a botpool setting: did you mean BOTPOOL_MAX_POOL_SIZE?"
     )
     assert "secret" not in error
 
@@ -128,17 +110,18 @@ async def test_a_variable_that_is_no_setting_is_one_warning(empty_database_url: 
         (
             "worker",
             {},
-            "BOTPOOL_PUBLIC_URL must be set for a worker alone: it says where bots find the API.",
+            "BOTPOOL_PUBLIC_URL must be set for a worker without an API:"
+            " bots need it to reach the API.",
         ),
         (
             "api",
             {"engine": "dokcer"},
-            "BOTPOOL_ENGINE is 'dokcer', and must be one of coolify, docker, process.",
+            "BOTPOOL_ENGINE is 'dokcer', but must be one of coolify, docker, process.",
         ),
         (
             "all",
             {"public_url": "botpool.example"},
-            "BOTPOOL_PUBLIC_URL: must be an http(s) address, such as https://botpool.example.",
+            "BOTPOOL_PUBLIC_URL: must be an http(s) URL, such as https://botpool.example.",
         ),
     ],
 )
@@ -156,18 +139,18 @@ async def test_what_can_t_be_served_is_one_sentence_and_exit_code_2(
     [
         pytest.param(
             {"database_url": "postgresql://me:secret@127.0.0.1:1/pool"},
-            "botpool: The database that BOTPOOL_DATABASE_URL names can't be used: ",
+            "botpool: The database at BOTPOOL_DATABASE_URL can't be used: ",
             id="no server",
         ),
         pytest.param(
             {"database_url": "mysql://me:secret@localhost/pool"},
-            "botpool: BOTPOOL_DATABASE_URL is no address of a PostgreSQL server: ",
+            "botpool: BOTPOOL_DATABASE_URL is not the URL of a PostgreSQL server: ",
             id="another kind of server",
         ),
         *(
             pytest.param(
                 {"database_url": address},
-                "botpool: BOTPOOL_DATABASE_URL is no address of a PostgreSQL server: ",
+                "botpool: BOTPOOL_DATABASE_URL is not the URL of a PostgreSQL server: ",
                 id=address,
             )
             for address in (
@@ -177,7 +160,7 @@ async def test_what_can_t_be_served_is_one_sentence_and_exit_code_2(
         ),
         pytest.param(
             {"max_queue_timeout_ms": "60000"},
-            "botpool: BOTPOOL_DEFAULT_QUEUE_TIMEOUT_MS must be at most ",
+            "botpool: BOTPOOL_DEFAULT_QUEUE_TIMEOUT_MS must not exceed ",
             id="settings that contradict each other",
         ),
         pytest.param(
@@ -210,7 +193,7 @@ async def test_a_database_newer_than_the_code_is_one_sentence_and_exit_code_2(
     code, _, error = await botpool("migrate", database_url=database_url)
     assert code == 2
     assert error == (
-        "botpool: The database has schema version 9999, and this botpool knows versions up to"
+        "botpool: The database has schema version 9999, but this botpool only knows versions up to"
         f" {len(MIGRATIONS)}: start a newer botpool.\n"
     )
 

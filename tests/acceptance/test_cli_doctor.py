@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-from botpool.cli.doctor import ExaminedEngine
-from botpool.doctor import ENGINES
-from tests.acceptance.serving import served
-from tests.acceptance.test_cli import botpool, run
-from tests.acceptance.test_coolify import on_a_port
-from tests.coolify import Rules
+from botpool.engines.base import EngineName
+from tests.fakes.coolify import Rules
+from tests.support.command import botpool, run
+from tests.support.coolify_server import served_coolify
+from tests.support.server import served
 
 _COMMAND = (str(Path(sys.executable).parent / "botpool"), "doctor")
 KEYS = ["check", "engine", "result", "found", "mend"]
@@ -82,13 +81,16 @@ async def test_an_engine_can_be_examined_before_it_is_used(tmp_path: Path) -> No
     assert (code, output) == (2, "")
 
 
-def test_every_engine_can_be_asked_for() -> None:
-    assert [*ExaminedEngine] == [*ENGINES]
+@pytest.mark.parametrize("engine", EngineName)
+async def test_every_engine_can_be_asked_for(tmp_path: Path, engine: EngineName) -> None:
+    settings = {"data_dir": str(tmp_path), "docker_hosts": f"unix://{tmp_path}/no.sock"}
+    _, findings = await doctor("--engine", engine, **settings)
+    assert {each["engine"] for each in findings} == {None, engine}
 
 
 @pytest.mark.parametrize("width", ["80", "120"])
 async def test_the_table_fits_its_width_and_tells_how_to_mend(tmp_path: Path, width: str) -> None:
-    async with on_a_port(Rules(concurrent_builds=2)) as (coolify, settings):
+    async with served_coolify(Rules(concurrent_builds=2)) as (coolify, settings):
         given = {"data_dir": str(tmp_path), "coolify_environment_name": "[bold]staging", **settings}
         environment = {f"BOTPOOL_{name.upper()}": value for name, value in given.items()}
         code, output, error = await botpool("doctor", **given)
@@ -99,13 +101,13 @@ async def test_the_table_fits_its_width_and_tells_how_to_mend(tmp_path: Path, wi
     assert max(len(line.rstrip()) for line in lines) <= int(width)
     assert lines[0].split() == ["check", "result", "found,", *lines[0].split()[3:]]
     words = " ".join(output.split())
-    assert "→ Mend BOTPOOL_COOLIFY_ENVIRONMENT_NAME." in words
+    assert "→ Correct BOTPOOL_COOLIFY_ENVIRONMENT_NAME." in words
     assert "[bold]staging" in words
     assert output.splitlines()[-1].endswith(("problem", "problems", "not checked"))
 
 
 async def test_neither_output_shows_a_secret(tmp_path: Path) -> None:
-    async with on_a_port(Rules()) as (coolify, settings):
+    async with served_coolify(Rules()) as (coolify, settings):
         coolify.token_expired = True
         secrets = {
             "admin_key": "hunter22-of-the-admin",

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from botpool.access import Access
+from botpool.access.keys import Keys
 from botpool.settings import Settings
 from botpool.states import Role
 from botpool.store import Store, connect
-from tests.acceptance.test_cli import botpool
+from tests.support.command import botpool
 
 if TYPE_CHECKING:
     from botpool.store import Database
@@ -29,8 +29,8 @@ async def test_a_key_is_printed_alone_and_once(
     )
     assert code == 0
     assert re.fullmatch(rf"bp_{role}_[\w-]{{43}}\n", output)
-    assert hint == f"This is key 1, with the role {role}. It is not shown again: keep it.\n"
-    found = await Access(Store(database), Settings()).authenticate(output.strip())
+    assert hint == f"This is key 1, with the role {role}. Keep it: it can't be shown again.\n"
+    found = await Keys(Store(database), Settings()).authenticate(output.strip())
     assert found
     assert (found.id, found.name, found.role) == (1, "notes", role)
 
@@ -38,9 +38,9 @@ async def test_a_key_is_printed_alone_and_once(
 async def test_keys_are_listed_without_what_they_open_by(
     database: Database, database_url: str
 ) -> None:
-    access = Access(Store(database), Settings())
-    first, secret = await access.create_key("[bold]notes[/bold]", Role.CLIENT)
-    await access.revoke_key((await access.create_key("old", Role.ADMIN))[0].id)
+    keys = Keys(Store(database), Settings())
+    first, secret = await keys.create("[bold]notes[/bold]", Role.CLIENT)
+    await keys.revoke((await keys.create("old", Role.ADMIN))[0].id)
     code, output, error = await botpool("keys", "list", "--json", database_url=database_url)
     assert (code, error) == (0, "")
     rows = json.loads(output)
@@ -61,15 +61,15 @@ async def test_keys_are_listed_without_what_they_open_by(
 
 
 async def test_a_key_is_revoked(database: Database, database_url: str) -> None:
-    access = Access(Store(database), Settings())
-    _, key = await access.create_key("notes", Role.CLIENT)
+    keys = Keys(Store(database), Settings())
+    _, key = await keys.create("notes", Role.CLIENT)
     for _ in range(2):
         assert await botpool("keys", "revoke", "1", database_url=database_url) == (
             0,
             "revoked key 1: notes\n",
             "",
         )
-    assert await access.authenticate(key) is None
+    assert await keys.authenticate(key) is None
 
 
 async def test_what_goes_wrong_is_one_sentence(database_url: str) -> None:
@@ -81,7 +81,7 @@ async def test_what_goes_wrong_is_one_sentence(database_url: str) -> None:
     assert await botpool("keys", "create", " ", database_url=database_url) == (
         1,
         "",
-        "botpool: The name of a key has 1 to 100 characters that can be shown.\n",
+        "botpool: The name of a key must have 1 to 100 printable characters.\n",
     )
 
 

@@ -9,49 +9,16 @@ import re
 import socket
 import sys
 from collections import Counter
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import uvicorn
-
-from tests.acceptance.serving import ENDED, served
-from tests.coolify import Coolify, ProcessContainers, Rules
+from tests.fakes.coolify import Rules
+from tests.support.coolify_server import IMAGE, PLENTY, served_coolify
+from tests.support.server import ENDED, served
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from tests.acceptance.serving import Serve
-
-IMAGE = "registry.example/meet-bot:7"
-PLENTY = 100_000
-SAMPLE_BOT = [sys.executable, "-m", "botpool.bot.sample"]
-
-
-@asynccontextmanager
-async def on_a_port(rules: Rules) -> AsyncIterator[tuple[Coolify, dict[str, str]]]:
-    """A Coolify that runs the sample bot for real, and the settings of a botpool that uses it."""
-    coolify = Coolify(rules, containers=ProcessContainers(SAMPLE_BOT))
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        config = uvicorn.Config(coolify.app, lifespan="off", log_config=None)
-        server = uvicorn.Server(config)
-        answering = asyncio.create_task(server.serve(sockets=[listening]))
-        settings = {
-            "engine": "coolify",
-            "image_google_meet": IMAGE,
-            "coolify_api_url": f"http://127.0.0.1:{listening.getsockname()[1]}",
-            "coolify_api_token": coolify.token,
-            "coolify_project_uuid": coolify.project_uuid,
-            "coolify_server_uuid": ",".join(rules.servers),
-            "coolify_destination_uuid": ",".join(coolify.destinations.values()),
-            "coolify_requests_per_minute": str(PLENTY),
-        }
-        try:
-            yield coolify, settings
-        finally:
-            server.should_exit = True
-            await answering
-            await coolify.close()
+    from tests.fakes.coolify import Coolify
+    from tests.support.server import Serve
 
 
 async def until_idle(botpool: Serve, slots: int) -> None:
@@ -77,7 +44,7 @@ async def test_twenty_bots_run_on_two_servers_with_one_pull_each_and_again_witho
         check_seconds=0.1,
         stop_seconds=0.1,
     )
-    async with on_a_port(rules) as (coolify, settings), served(folder, **settings) as botpool:
+    async with served_coolify(rules) as (coolify, settings), served(folder, **settings) as botpool:
         for wave in (1, 2):
             await botpool.ask(20, stayMs=3000)
             assert await botpool.until(*ENDED) == {"DONE": 20 * wave}
@@ -94,7 +61,7 @@ async def test_twenty_bots_run_on_two_servers_with_one_pull_each_and_again_witho
 
 async def test_the_logs_and_the_end_of_a_bot_that_exits_are_kept(folder: Path) -> None:
     rules = Rules(requests_per_minute=PLENTY, stop_seconds=1)
-    async with on_a_port(rules) as (coolify, settings), served(folder, **settings) as botpool:
+    async with served_coolify(rules) as (coolify, settings), served(folder, **settings) as botpool:
         (made,) = await botpool.ask(stayMs=500)
         assert await botpool.until(*ENDED) == {"DONE": 1}
         await until_idle(botpool, 1)
@@ -112,7 +79,7 @@ async def test_the_steps_of_the_how_to_work(folder: Path) -> None:
         for word in ("export", "botpool doctor", "botpool serve", "curl", "botpool slots import")
     }
     port = free_port()
-    async with on_a_port(Rules(requests_per_minute=PLENTY)) as (_, settings):
+    async with served_coolify(Rules(requests_per_minute=PLENTY)) as (_, settings):
         exported = dict(
             line.removeprefix("export ").split("=", 1)
             for line in by_command["export"].strip().splitlines()

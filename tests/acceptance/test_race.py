@@ -14,6 +14,8 @@ from botpool.pool import Pool
 from botpool.settings import Settings
 from botpool.states import Platform
 from botpool.store import Store, connect
+from botpool.store.invariants import broken_invariants
+from tests.support.scene import add_host
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +28,7 @@ async def creators(database_url: str, works: Sequence[Sequence[str]]) -> list[Ro
     environment = {**os.environ, "BOTPOOL_DATABASE_URL": database_url}
     processes = [
         await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "tests.acceptance.creator", *work),
+            *(sys.executable, "-m", "tests.support.creator", *work),
             env=environment,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
@@ -49,7 +51,9 @@ async def test_130_bots_at_once_from_4_processes_get_100_slots_and_30_places(
 ) -> None:
     async with connect(database_url) as database:
         store = Store(database)
-        await Pool(store, Settings(max_pool_size=100)).configure()
+        pool = Pool(store, Settings(max_pool_size=100))
+        await pool.queue.configure()
+        await add_host(pool)
         works = [[f"{platform}={count}" for platform in platforms] for count in (33, 33, 32, 32)]
         rows = await creators(database_url, works)
         for platform in platforms:
@@ -58,7 +62,7 @@ async def test_130_bots_at_once_from_4_processes_get_100_slots_and_30_places(
                 f"pool-{platform}-{number:03}" for number in range(1, 101)
             ]
             assert sorted(place for *_, place in mine if place) == list(range(1, 31))
-        for numbers in await store.pool_numbers():
+        for numbers in await store.pools.numbers():
             expected = (100, 30) if numbers.platform in platforms else (0, 0)
             assert (numbers.total, numbers.queued) == expected
-        assert await store.broken_invariants() == []
+        assert await broken_invariants(database) == []

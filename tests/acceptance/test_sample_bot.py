@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import uvicorn
 
-from botpool.access import Access
+from botpool.access.keys import Keys
 from botpool.api import create_app
-from botpool.lookups import token_digest
+from botpool.models.keys import token_digest
 from botpool.settings import Settings
 from botpool.states import BotStatus, FailureCause
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from starlette.types import Message, Receive, Scope, Send
 
-    from botpool.models import Bot
-    from tests.scene import Scene
+    from botpool.models.bots import Bot
+    from tests.support.scene import Scene
 
 FOREVER_MS = 60 * 60 * 1000
 PATIENCE_SECONDS = 30
@@ -46,9 +46,9 @@ class Office:
         self.scene = scene
         self.heartbeats: Counter[str] = Counter()
         settings = Settings(heartbeat_interval_ms=10)
-        self._app = create_app(scene.pool, settings, Access(scene.store, settings))
+        self._app = create_app(scene.store, scene.pool, settings, Keys(scene.store, settings))
         self._news = asyncio.Condition()
-        # Bound and not listening: it refuses connections, and nobody else gets the port.
+        # Bound and not listening: it refuses connections, and no other program gets the port.
         self._socket = bound_to(0)
         self._port = self._socket.getsockname()[1]
         self.url = f"http://127.0.0.1:{self._port}"
@@ -165,7 +165,7 @@ async def ordered(office: Office, **orders: Any) -> tuple[Bot, str]:
 
 
 async def status_of(office: Office, bot: Bot) -> BotStatus:
-    return (await office.scene.pool.get_bot(bot.id)).status
+    return (await office.scene.store.bots.get(bot.id)).status
 
 
 # A life as it should be
@@ -176,7 +176,7 @@ async def test_a_bot_goes_through_its_call_to_its_end(office: Office) -> None:
     async with container(office, token) as running:
         assert await running.ends() == 0
     steps = ["JOINING_CALL", "IN_WAITING_ROOM", "IN_CALL", "LEAVING", "DONE"]
-    timeline = await office.scene.pool.timeline(bot.id)
+    timeline = await office.scene.store.transitions.timeline(bot.id)
     assert [t.to_status for t in timeline if t.machine == "bot"] == ["DEPLOYING", *steps]
     assert running.lines[1:] == steps
     assert running.lines[0].endswith("Notes for https://meet.google.com/abc-defg-hij")
@@ -197,7 +197,7 @@ async def test_a_bot_that_is_told_to_leave_does(
         if by == "signal":
             running.send_signal(signal.SIGTERM)
         else:
-            await office.scene.pool.stop_bot(bot.id)
+            await office.scene.pool.assignments.stop_bot(bot.id)
         assert await running.ends() == 0
     assert running.lines[-3:] == [when, "LEAVING", "DONE"]
     assert await status_of(office, bot) is BotStatus.DONE
@@ -252,7 +252,7 @@ async def test_a_container_with_a_token_of_no_slot_says_so(office: Office) -> No
     async with container(office, "unknown") as running:
         complaint = await running.complains()
         assert await running.ends() == 1
-    assert complaint == "sample bot: BOTPOOL_SLOT_TOKEN is not the token of a slot (401).\n"
+    assert complaint == "sample bot: BOTPOOL_SLOT_TOKEN is not a slot's token (401).\n"
 
 
 # What it does wrong when it is told to
@@ -309,7 +309,7 @@ async def test_a_bot_that_ignores_sigterm_stays_until_a_heartbeat_tells_it_to_le
         running.send_signal(signal.SIGTERM)
         await office.heard(token, more=5)
         assert await status_of(office, bot) is BotStatus.IN_CALL
-        await office.scene.pool.stop_bot(bot.id)
+        await office.scene.pool.assignments.stop_bot(bot.id)
         assert await running.ends() == 0
     assert await status_of(office, bot) is BotStatus.DONE
 
@@ -317,17 +317,17 @@ async def test_a_bot_that_ignores_sigterm_stays_until_a_heartbeat_tells_it_to_le
 @pytest.mark.parametrize(
     ("sample", "reason"),
     [
-        ({"stay": 5}, "config.sample takes stayMs, joinMs, behaviour, atMs, and nothing else."),
-        ("stay", "config.sample takes stayMs, joinMs, behaviour, atMs, and nothing else."),
+        ({"stay": 5}, "config.sample may only have stayMs, joinMs, behaviour, atMs."),
+        ("stay", "config.sample may only have stayMs, joinMs, behaviour, atMs."),
         (
             {"behaviour": "dance"},
-            "config.sample.behaviour is one of"
+            "config.sample.behaviour must be one of"
             " normal, crash, crash_on_join, hang, ignore_sigterm, exit.",
         ),
-        ({"stayMs": "5"}, "config.sample.stayMs is a whole number between 0 and 86400000."),
-        ({"joinMs": True}, "config.sample.joinMs is a whole number between 0 and 86400000."),
-        ({"atMs": -1}, "config.sample.atMs is a whole number between 0 and 86400000."),
-        ({"atMs": 10**12}, "config.sample.atMs is a whole number between 0 and 86400000."),
+        ({"stayMs": "5"}, "config.sample.stayMs must be a whole number between 0 and 86400000."),
+        ({"joinMs": True}, "config.sample.joinMs must be a whole number between 0 and 86400000."),
+        ({"atMs": -1}, "config.sample.atMs must be a whole number between 0 and 86400000."),
+        ({"atMs": 10**12}, "config.sample.atMs must be a whole number between 0 and 86400000."),
     ],
 )
 async def test_orders_that_it_does_not_know_are_fatal_and_it_says_what_it_accepts(
@@ -339,7 +339,7 @@ async def test_orders_that_it_does_not_know_are_fatal_and_it_says_what_it_accept
     )
     async with container(office, token) as running:
         assert await running.ends() == 0
-    after = await office.scene.pool.get_bot(bot.id)
+    after = await office.scene.store.bots.get(bot.id)
     assert (after.status, after.failure_cause) == (BotStatus.FATAL, FailureCause.BOT_FAILED)
     assert after.failure_reason == reason
     assert running.lines[-1] == f"FATAL: {reason}"

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.acceptance.serving import served
+from tests.support.server import served
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from tests.acceptance.serving import Serve
+    from tests.support.server import Serve
 
 # A cursor and a used idempotency key are refused by what botpool knows, not by their form; and a
 # stream has no end.

@@ -14,9 +14,10 @@ from pathlib import Path
 import asyncpg
 import psutil
 
-from botpool.store import Store, connect
-from botpool.store.embedded import embedded_postgres
-from tests.acceptance.serving import BOTS, ENDED, MEET, Serve, served
+from botpool.store import connect
+from botpool.store.invariants import broken_invariants
+from botpool.store.postgres.embedded import embedded_postgres
+from tests.support.server import BOTS, ENDED, MEET, Serve, served
 
 
 async def test_a_new_user_sees_a_bot_run_and_end(folder: Path) -> None:
@@ -99,7 +100,7 @@ async def test_two_share_a_database_and_the_kill_of_one_loses_no_bot(folder: Pat
         assert found.total() == 24
         assert found["DONE"] == 24, found
         async with connect(url) as database:
-            assert await Store(database).broken_invariants() == []
+            assert await broken_invariants(database) == []
 
 
 async def test_it_is_not_ready_without_its_database_and_comes_back_by_itself(
@@ -178,7 +179,7 @@ async def test_an_address_that_is_taken_is_one_sentence_and_exit_code_2(folder: 
         port = botpool.client.base_url.port
         assert said.decode() == (
             f"botpool: Can't listen on 127.0.0.1, port {port}: Address already in use;"
-            " set BOTPOOL_HOST or BOTPOOL_PORT.\n"
+            " change BOTPOOL_HOST or BOTPOOL_PORT.\n"
         )
 
 
@@ -207,7 +208,7 @@ async def test_an_api_and_a_worker_share_the_work(folder: Path) -> None:
         url = await stack.enter_async_context(embedded_postgres(folder / "server"))
         api = await stack.enter_async_context(served(folder, "--role", "api", database_url=url))
         await api.ask(stayMs=10)
-        assert await api.statuses() == ["DEPLOYING"]  # nobody works
+        assert await api.statuses() == ["QUEUED"]  # no worker has reported a host yet
         environment = {
             "PATH": os.environ["PATH"],
             "BOTPOOL_DATA_DIR": str(folder),
@@ -223,5 +224,8 @@ async def test_an_api_and_a_worker_share_the_work(folder: Path) -> None:
         assert await api.until(*ENDED) == {"DONE": 1}
         worker.terminate()
         output, _ = await worker.communicate()
-        assert (worker.returncode, output.decode().splitlines()[0]) == (0, "botpool works")
+        assert (worker.returncode, output.decode().splitlines()[0]) == (
+            0,
+            "botpool is running as a worker",
+        )
         assert await api.ends() == 0

@@ -11,8 +11,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from botpool.store.embedded import embedded_postgres
-from tests.acceptance.serving import BOTS, ENDED, MEET, Serve, served, started
+from botpool.store.postgres.embedded import embedded_postgres
+from tests.support.server import BOTS, ENDED, MEET, Serve, served, started
 
 DIED, BACK = "the embedded PostgreSQL has died", "the embedded PostgreSQL is back"
 FULL = Path("/dev/full")

@@ -7,17 +7,12 @@ import shutil
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import httpx
 import pytest
 
-from botpool.engines.coolify import CoolifyEngine
-from botpool.engines.coolify_api import CoolifyApi
-from botpool.engines.coolify_budget import Budget
-from botpool.engines.docker import DockerEngine
-from tests.coolify import Coolify, Rules, TaskContainers
-from tests.engines.testbed import (
+from botpool.engines.docker.engine import DockerEngine
+from testbed.docker import (
     BOT_IMAGE,
     Daemon,
     busybox_image,
@@ -26,12 +21,15 @@ from tests.engines.testbed import (
     podman_service,
     registry,
 )
+from tests.fakes.coolify import Coolify, Rules, TaskContainers
+from tests.support.coolify_engine import engine_on
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-    from tests.coolify import RunningContainer
-    from tests.engines.testbed import Registry
+    from botpool.engines.coolify.engine import CoolifyEngine
+    from testbed.docker import Registry
+    from tests.fakes.coolify import RunningContainer
 
 
 @contextmanager
@@ -99,23 +97,6 @@ async def play(container: RunningContainer) -> int:
     return 0
 
 
-def engine_on(coolify: Coolify, **options: Any) -> CoolifyEngine:
-    """An engine on an imitated Coolify."""
-    transport = httpx.ASGITransport(app=coolify.app)
-    budget = Budget(coolify.rules.requests_per_minute)
-    api = CoolifyApi("http://coolify.test", coolify.token, budget, transport=transport)
-    return CoolifyEngine(
-        api,
-        {server: coolify.destinations[server] for server in coolify.rules.servers},
-        **{
-            "project": coolify.project_uuid,
-            "environment": coolify.environment_name,
-            "installation": "test",
-            **options,
-        },
-    )
-
-
 @pytest.fixture(scope="session")
 async def coolify_engine() -> AsyncIterator[CoolifyEngine]:
     """Server "a" of an imitated Coolify, whose containers do as those of `docker_engine`."""
@@ -129,7 +110,7 @@ async def coolify_engine() -> AsyncIterator[CoolifyEngine]:
 
 @pytest.fixture
 async def store(folder: Path) -> AsyncIterator[Registry]:
-    """An empty registry that everybody may use."""
+    """An empty registry that asks for no password."""
     async with registry(folder / "registry") as store:
         yield store
 

@@ -10,10 +10,10 @@ import psutil
 import pytest
 
 from botpool.engines.base import STOPPED, Container, ContainerSpec, ContainerState
-from botpool.engines.process import ProcessEngine
+from botpool.engines.process.engine import ProcessEngine
 from botpool.engines.simulated import SimulatedEngine
 from botpool.errors import ContainerMissing, EngineError, EngineRefused, ImageMissing
-from tests.engines.testbed import BOT, BOT_IMAGE
+from testbed.docker import BOT, BOT_IMAGE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -203,6 +203,7 @@ async def test_a_container_that_does_not_listen_is_forced_after_the_grace(stand:
     container = await stand.started("ignore")
     await stand.engine.stop(container, 0.5)
     await stand.until_over(container)
+    assert await stand.state(container) is ContainerState.EXITED
 
 
 async def test_a_container_that_runs_is_not_removed(stand: Stand) -> None:
@@ -222,7 +223,7 @@ async def test_a_removed_container_is_gone_and_can_be_removed_again(stand: Stand
 
 
 async def test_a_container_that_is_gone_can_be_asked_for_but_not_started(stand: Stand) -> None:
-    gone = Container(stand.engine.hosts()[0], "pool-zoom-999-nobody")
+    gone = Container(stand.engine.hosts()[0], "pool-zoom-999-abcdef")
     assert await stand.state(gone) is ContainerState.MISSING
     assert await stand.engine.logs(gone, 10) == []
     await stand.engine.stop(gone, 1)

@@ -12,15 +12,16 @@ import pytest
 
 from botpool.engines.base import Container, ContainerSpec, ContainerState
 from botpool.errors import ContainerMissing, EngineRefused, EngineUnavailable
-from tests.coolify import Coolify, Rules
-from tests.engines.conftest import engine_on
-from tests.virtual_time import virtual
+from tests.fakes.coolify import Coolify, Rules
+from tests.support.coolify_engine import api_of, engine_on
+from tests.support.virtual_time import virtual
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-    from botpool.engines.coolify import CoolifyEngine
-    from tests.coolify import Application
+    from botpool.engines.coolify.api import CoolifyApi
+    from botpool.engines.coolify.engine import CoolifyEngine
+    from tests.fakes.coolify import Application
 
 IMAGE = "registry:5000/x/bot:7"
 CREATED, STARTING, RUNNING, EXITED, FAILED, MISSING = ContainerState
@@ -31,6 +32,7 @@ class Site:
     """An engine, its Coolify, and the verbs that the tests need."""
 
     coolify: Coolify
+    api: CoolifyApi
     engine: CoolifyEngine
 
     async def created(self, number: int = 1, **changes: Any) -> Container:
@@ -67,24 +69,24 @@ class Site:
 
     @contextmanager
     def reply_lost(self, call: str) -> Iterator[None]:
-        """Let a call be made, and nobody hear of it."""
-        api = self.engine._api
-        really = getattr(api, call)
+        """Let a call be made, and its answer be lost."""
+        really = getattr(self.api, call)
 
         async def lose(*arguments: Any) -> None:
             await really(*arguments)
             raise EngineUnavailable("lost")
 
-        with patch.object(api, call, lose), pytest.raises(EngineUnavailable, match="lost"):
+        with patch.object(self.api, call, lose), pytest.raises(EngineUnavailable, match="lost"):
             yield
 
 
 @asynccontextmanager
 async def site(options: dict[str, Any] | None = None, **rules: Any) -> AsyncIterator[Site]:
     coolify = Coolify(Rules(**{"servers": ["a"], "requests_per_minute": 10**6, **rules}))
-    engine = engine_on(coolify, **(options or {}))
+    api = api_of(coolify)
+    engine = engine_on(coolify, api=api, **(options or {}))
     try:
-        yield Site(coolify, engine)
+        yield Site(coolify, api, engine)
     finally:
         await engine.close()
         await coolify.close()
@@ -122,14 +124,14 @@ async def test_an_application_is_made_with_everything_it_needs_and_no_public_add
 async def test_nothing_is_sent_that_was_not_chosen_or_that_an_old_coolify_would_refuse(
     version: str,
 ) -> None:
-    async with site(version=version) as s:
-        s.engine._servers["a"] = None  # it has only one destination
+    one_destination = {"servers": {"a": None}}
+    async with site(one_destination, version=version) as s:
         made = s.made(await s.created())
         assert ("autogenerate_domain" in made.created) == (version != "4.0.0-beta.453")
         assert not made.created.keys() & {"destination_uuid", "limits_cpus", "limits_memory"}
 
 
-@pytest.mark.parametrize("image", [None, "", "bot@sha256:0"])
+@pytest.mark.parametrize("image", [None, "", "bot@sha256:0", f"bot@sha256:{'0' * 64}"])
 @virtual
 async def test_nothing_is_made_of_no_image_or_of_one_without_a_tag(image: str | None) -> None:
     async with site() as s:
@@ -147,7 +149,7 @@ async def test_an_application_whose_reply_was_lost_is_found_again() -> None:
         assert [*s.coolify.applications] == [container.ref]
         assert s.made(container).environment["POOL_SLOT_UUID"] == container.ref
         await s.reads(container, "running:unknown")
-        with pytest.raises(EngineRefused, match="runs"):
+        with pytest.raises(EngineRefused, match="is running"):
             await s.created()
         other = await s.created(name="pool-zoom-001-fedcba")
         assert [*s.coolify.applications] == [container.ref, other.ref]
@@ -157,8 +159,11 @@ async def test_an_application_whose_reply_was_lost_is_found_again() -> None:
 @virtual
 async def test_an_application_that_is_deleted_while_it_is_made_is_not_taken_for_made() -> None:
     async with site() as s:
-        s.engine._api.set_environment = AsyncMock(return_value=False)  # type: ignore[method-assign]
-        with pytest.raises(EngineUnavailable, match="deleted"):
+        deleted = AsyncMock(return_value=False)
+        with (
+            patch.object(s.api, "set_environment", deleted),
+            pytest.raises(EngineUnavailable, match="deleted"),
+        ):
             await s.created()
 
 
@@ -371,7 +376,7 @@ async def test_a_stop_is_not_repeated_within_a_minute_unless_a_deployment_was_se
 
 
 @virtual
-async def test_nobody_is_told_what_was_read_before_his_start_or_stop() -> None:
+async def test_what_was_read_before_a_start_or_stop_is_not_told_after_it() -> None:
     async with site() as s:
         container = await s.created()
         assert await s.state(container) is CREATED

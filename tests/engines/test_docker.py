@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from typing import TYPE_CHECKING, Any
 
 import aiodocker.docker
@@ -10,28 +9,23 @@ import pytest
 from aiohttp import web
 
 from botpool.engines.base import Container, ContainerState, Observation
-from botpool.engines.docker_api import _lines
-from botpool.errors import (
-    ContainerMissing,
-    EngineRefused,
-    ImageMissing,
-)
-from tests.engines.docker_scene import (
+from botpool.errors import ContainerMissing, EngineRefused, ImageMissing
+from testbed.docker import BOT_IMAGE, Daemon, busybox_image, docker_daemon, load
+from tests.support.docker_scene import (
     inspected,
     opened,
-    serving,
     spec,
     started,
     until_over,
     until_said,
+    web_server,
 )
-from tests.engines.testbed import BOT_IMAGE, Daemon, busybox_image, docker_daemon, load
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from botpool.engines.docker import DockerEngine
+    from botpool.engines.docker.engine import DockerEngine
 
 
 @pytest.fixture(params=["docker", "podman"])
@@ -45,17 +39,6 @@ def daemon(request: pytest.FixtureRequest) -> Daemon:
 async def engine(docker: Daemon) -> AsyncIterator[DockerEngine]:
     async with opened(docker) as engine:
         yield engine
-
-
-def test_lines_of_both_outputs_stay_whole_and_in_order() -> None:
-    frames = [
-        (1, b"one\ntw"),
-        (2, b"three\n"),
-        (1, b"o\n\xff\n"),
-        (2, b"no end"),
-    ]
-    raw = b"".join(struct.pack(">BxxxL", output, len(text)) + text for output, text in frames)
-    assert _lines(raw) == ["one", "three", "two", "\N{REPLACEMENT CHARACTER}", "no end"]
 
 
 async def test_limits_labels_and_policies_are_set(docker: Daemon) -> None:
@@ -90,7 +73,7 @@ async def test_a_container_on_a_bridge_knows_its_host_by_name(folder: Path) -> N
 
 
 @pytest.mark.parametrize("owner", ["another botpool", None])
-async def test_a_container_of_somebody_else_is_left_alone(
+async def test_a_container_that_is_not_ours_is_left_alone(
     daemon: Daemon, owner: str | None
 ) -> None:
     container = Container("a", "taken")
@@ -105,10 +88,10 @@ async def test_a_container_of_somebody_else_is_left_alone(
             name="taken",
         )
         try:
-            with pytest.raises(EngineRefused, match=f"taken .* {owner or 'somebody else'}"):
+            with pytest.raises(EngineRefused, match=f"taken .* {owner or 'another program'}"):
                 await engine.create(spec("taken"))
             await theirs.start()
-            with pytest.raises(EngineRefused, match=f"taken .* {owner or 'somebody else'}"):
+            with pytest.raises(EngineRefused, match=f"taken .* {owner or 'another program'}"):
                 await engine.create(spec("taken"))
             with pytest.raises(ContainerMissing):
                 await engine.start(container, {})
@@ -227,7 +210,7 @@ async def test_the_bot_of_the_tests_claims_and_ends(engine: DockerEngine, docker
 
     app = web.Application()
     app.router.add_post("/api/v1/runtime/claim", claim)
-    async with serving(app) as url:
+    async with web_server(app) as url:
         environment = {"BOTPOOL_URL": url, "BOTPOOL_SLOT_TOKEN": "token"}
         container = await started(engine, spec("claiming", environment=environment))
         await until_said(docker, container.ref, "claimed: 0")
@@ -251,7 +234,7 @@ async def test_podman_works_likewise(podman: Daemon) -> None:
         assert (listed.container, listed.slot_id) == (container, 7)
         assert listed.observation.state is ContainerState.RUNNING
         for refused in (engine.remove(container), engine.create(spec("likewise"))):
-            with pytest.raises(EngineRefused, match="runs"):
+            with pytest.raises(EngineRefused, match="is running"):
                 await refused
         await engine.stop(container, 60)
         stopped = await engine.observe(container)

@@ -13,28 +13,28 @@ import psutil
 import pytest
 
 from botpool.states import BotStatus, FailureCause
-from botpool.store.embedded import embedded_postgres
-from tests.engines.docker_ground import ground
-from tests.engines.testbed import containerd, restartable_daemon
+from botpool.store.postgres.embedded import embedded_postgres
+from testbed.docker import containerd, restartable_daemon
+from tests.support.docker_ground import ground
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from botpool.models import Bot
+    from botpool.models.bots import Bot
     from botpool.store import Store
-    from tests.engines.docker_ground import Ground
-    from tests.engines.testbed import Daemon, RestartableDaemon
+    from testbed.docker import Daemon, RestartableDaemon
+    from tests.support.docker_ground import Ground
 
 BOTS = 20
 SLOTS = 8
 
 
 @asynccontextmanager
-async def asking(here: Ground) -> AsyncIterator[asyncio.Task[list[int]]]:
+async def wave(here: Ground) -> AsyncIterator[asyncio.Task[list[int]]]:
     """Bots for more than twice the slots are asked for, and the first of them are in the meeting.
 
-    Others wait, are deployed, or are released meanwhile. With a meeting that is not over, nobody
+    Others wait, are deployed, or are released meanwhile. With a meeting that is not over, no bot
     has left it yet.
     """
     meeting = here.meeting
@@ -67,8 +67,8 @@ def all_done_at_the_first_launch(bots: dict[int, Bot]) -> bool:
 
 async def until_heard(store: Store, bot_id: int) -> None:
     """Wait for a heartbeat of a bot that is sent from now on."""
-    now = await store.now()
-    while (bot := await store.get_bot(bot_id)) and (bot.last_heartbeat or now) <= now:
+    now = await store.installation.now()
+    while (bot := await store.bots.find(bot_id)) and (bot.last_heartbeat or now) <= now:
         await asyncio.sleep(0.05)
 
 
@@ -80,12 +80,12 @@ async def test_a_worker_is_killed_and_another_goes_on(
         here.serve("api"),
         here.worker() as doomed,
         here.worker(),
-        asking(here) as asked,
+        wave(here) as asked,
         here.store() as store,
     ):
         # In the midst of its work.
         while not any(
-            f"/{doomed.pid}/" in (slot.claimed_by or "") for slot in await store.list_slots()
+            f"/{doomed.pid}/" in (slot.reserved_by or "") for slot in await store.slots.all()
         ):
             await asyncio.sleep(0.01)
         doomed.kill()
@@ -103,7 +103,7 @@ async def test_an_api_is_killed_and_bots_in_their_call_are_heard_again_when_it_i
         here.store() as store,
     ):
         here.meeting.over.clear()
-        async with asking(here) as asked:
+        async with wave(here) as asked:
             there = +here.meeting.present
             doomed.process.kill()
             await doomed.process.wait()
@@ -124,7 +124,7 @@ async def test_a_botpool_with_all_that_it_runs_is_killed_and_the_next_one_goes_o
         doomed = await stack.enter_async_context(here.serve())
         # Its PostgreSQL outlives it, and ends with the test.
         here.settings["database_url"] = await stack.enter_async_context(embedded_postgres(folder))
-        async with asking(here) as asked:
+        async with wave(here) as asked:
             doomed.process.kill()
             await doomed.process.wait()
             await stack.enter_async_context(here.serve())
@@ -138,7 +138,7 @@ async def test_postgresql_is_stopped_at_once_and_comes_back(docker: Daemon, fold
         url = await stack.enter_async_context(embedded_postgres(data))
         here = await stack.enter_async_context(ground(docker, folder, database_url=url))
         await stack.enter_async_context(here.serve())
-        async with asking(here) as asked:
+        async with wave(here) as asked:
             pid = int((data / "postgres" / "postmaster.pid").read_text().split()[0])
             os.kill(pid, signal.SIGQUIT)  # as `pg_ctl stop -m immediate` does
             while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
@@ -153,7 +153,7 @@ async def test_every_connection_to_postgresql_is_cut_again_and_again(
     async with (
         ground(docker, folder, database_url=database_url) as here,
         here.serve(),
-        asking(here) as asked,
+        wave(here) as asked,
     ):
         connection = await asyncpg.connect(database_url)
         cut = 0
@@ -173,11 +173,11 @@ async def test_docker_is_restarted_and_its_containers_die_with_it(
 ) -> None:
     async with on_docker_of_its_own(folder, database_url) as (docker, here):
         here.meeting.over.clear()
-        async with asking(here) as asked:
+        async with wave(here) as asked:
             await docker.restart(signal.SIGTERM)
             here.meeting.over.set()
             bots = await here.settled(await asked)
-        # Whoever was in the call is not sent there again; everybody else is.
+        # Bots that were in the call are not sent there again; all others are.
         failed = [bot for bot in bots.values() if bot.status is not BotStatus.DONE]
         assert 0 < len(failed) <= SLOTS
         for bot in failed:
@@ -185,7 +185,7 @@ async def test_docker_is_restarted_and_its_containers_die_with_it(
             assert here.meeting.joined[bot.id] == 1
 
 
-async def test_docker_that_is_long_about_its_end_costs_nobody_both_launches(
+async def test_docker_that_is_long_about_its_end_costs_no_bot_both_launches(
     folder: Path, database_url: str
 ) -> None:
     async with on_docker_of_its_own(folder, database_url) as (docker, here):
@@ -212,7 +212,7 @@ async def test_docker_is_restarted_and_its_containers_live_on(
         ) as (docker, here),
     ):
         here.meeting.over.clear()
-        async with asking(here) as asked:
+        async with wave(here) as asked:
             there = +here.meeting.present
             await docker.restart(number)
             assert there <= here.meeting.present

@@ -6,24 +6,24 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from botpool.states import BotStatus, FailureCause
-from tests.acceptance.serving import BOTS
-from tests.engines.docker_ground import ground
-from tests.engines.docker_scene import inspected
-from tests.engines.testbed import docker_daemon, small_disk
+from testbed.docker import docker_daemon, small_disk
+from tests.support.docker_ground import ground
+from tests.support.docker_scene import inspected
+from tests.support.server import BOTS
 
 if TYPE_CHECKING:
     from collections.abc import Collection
     from pathlib import Path
 
-    from tests.engines.docker_ground import Ground
-    from tests.engines.testbed import Daemon
+    from testbed.docker import Daemon
+    from tests.support.docker_ground import Ground
 
 
 async def kill(here: Ground, bots: Collection[int]) -> None:
     """Do to the containers that bots are in what `docker kill` does."""
     async with here.store() as store, here.docker.client() as client:
         for bot_id in bots:
-            bot = await store.get_bot(bot_id)
+            bot = await store.bots.find(bot_id)
             assert bot is not None
             assert bot.container_ref is not None
             await client.containers.container(bot.container_ref).kill()
@@ -160,20 +160,20 @@ async def test_bots_that_ignore_sigterm_are_forced_after_the_grace_and_make_room
         waiting = await here.ask(4)
         for bot in deaf:
             (await serve.client.post(f"{BOTS}/{bot}/stop")).raise_for_status()
-        # Nobody leaves by itself: the others come in their place.
+        # None of them leaves by itself: the others come in their place.
         await meeting.until(lambda: all(meeting.present[bot] for bot in waiting))
         meeting.over.set()
         bots = await here.settled(deaf + waiting)
         assert {bot.status for bot in bots.values()} == {BotStatus.DONE}
         async with here.store() as store:
             for bot in deaf:
-                steps = await store.timeline(bot)
+                steps = await store.transitions.timeline(bot)
                 assert steps[-1].reason == "stopped: it did not leave within 300 ms"
                 slot = steps[-1].slot_name
                 (freed,) = [
                     step.at
                     for other in waiting
-                    for step in await store.timeline(other)
+                    for step in await store.transitions.timeline(other)
                     if (step.machine, step.slot_name, step.from_status) == ("slot", slot, "idle")
                 ]
                 assert freed - steps[-1].at >= timedelta(seconds=1)

@@ -10,10 +10,10 @@ import pytest
 from aiohttp import web
 
 from botpool.engines.base import Container, ContainerState
-from botpool.engines.docker import DockerEngine, docker_hosts
+from botpool.engines.docker.engine import DockerEngine, docker_hosts
 from botpool.errors import EngineRefused, EngineUnavailable, SettingsInvalid
-from tests.engines.docker_scene import serving, spec, started
-from tests.engines.testbed import BOT_IMAGE, Daemon, busybox_image, docker_daemon, load, need
+from testbed.docker import BOT_IMAGE, Daemon, busybox_image, docker_daemon, load, need
+from tests.support.docker_scene import spec, started, web_server
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -115,7 +115,7 @@ async def test_what_is_not_docker_is_not_believed() -> None:
 
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", page)
-    async with serving(app) as url:
+    async with web_server(app) as url:
         engine = DockerEngine({"a": url}, installation="other")
         with pytest.raises(EngineUnavailable):
             await engine.list("a")

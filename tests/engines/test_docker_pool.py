@@ -11,23 +11,17 @@ import pytest
 
 from botpool.engines.base import ContainerState
 from botpool.states import BotStatus, Platform, SlotStatus
-from tests.acceptance.site import opened
-from tests.engines.testbed import (
-    busybox_image,
-    docker_daemon,
-    load,
-    push,
-    registry,
-)
-from tests.reconciling import container
+from testbed.docker import busybox_image, docker_daemon, load, push, registry
+from tests.support.site import opened
+from tests.support.works import container
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from botpool.models import Bot
-    from tests.acceptance.site import Site
-    from tests.engines.testbed import Daemon, Registry
+    from botpool.models.bots import Bot
+    from testbed.docker import Daemon, Registry
+    from tests.support.site import Site
 
 MEGABYTE = 1_000_000
 
@@ -53,7 +47,7 @@ async def docker_site(
                 data_dir=folder,
                 docker_hosts=addresses,
                 docker_network="host",
-                **{"claim_ttl_ms": 900, "poll_interval_ms": 100, **settings},
+                **{"reservation_ttl_ms": 900, "poll_interval_ms": 100, **settings},
             )
         )
 
@@ -98,7 +92,7 @@ async def test_bots_that_come_together_on_an_empty_host_cause_one_pull(
         bots = [(await site.create(Platform.ZOOM)).bot for _ in range(8)]
         await all_run(site, bots)
         assert set((await fetched(store)).values()) == {1}
-        (pull,) = await site.store.list_pulls()
+        (pull,) = await site.store.pulls.all()
         assert (pull.status, pull.attempts) == ("present", 1)
         # The first one waited for the pull, and so did all the others.
         for bot in bots:
@@ -119,7 +113,7 @@ async def test_the_same_image_is_pulled_once_on_each_of_two_hosts(
         bots = [(await site.create(Platform.ZOOM)).bot for _ in range(6)]
         await all_run(site, bots)
         assert set((await fetched(store)).values()) == {2}
-        hosts = Counter(slot.host for slot in await site.pool.slots())
+        hosts = Counter(slot.host for slot in await site.store.slots.all())
         assert hosts == {"a": 3, "b": 3}
 
 
@@ -136,7 +130,7 @@ async def test_two_images_are_pulled_at_the_same_time(
             (await site.create(platform)).bot for platform in (Platform.ZOOM, Platform.GOOGLE_MEET)
         ]
         await all_run(site, bots)
-        first, second = sorted(await site.store.list_pulls(), key=lambda pull: pull.started_at)
+        first, second = sorted(await site.store.pulls.all(), key=lambda pull: pull.started_at)
         assert first.finished_at is not None
         assert second.started_at < first.finished_at
         assert min(first.total_bytes, second.total_bytes) > 25 * MEGABYTE
@@ -150,12 +144,12 @@ async def test_a_pull_that_failed_is_taken_over_by_exactly_one_of_those_who_wait
         port = int(store.address.rpartition(":")[2])
     async with docker_site(database_url, folder, image_zoom=image) as site, site.worker():
         bots = [(await site.create(Platform.ZOOM)).bot for _ in range(5)]
-        while not (pulls := await site.store.list_pulls()) or pulls[0].status != "failed":
+        while not (pulls := await site.store.pulls.all()) or pulls[0].status != "failed":
             pass
         async with registry(folder / "registry", port) as store:
             await all_run(site, bots)
             assert set((await fetched(store)).values()) == {1}
-            (pull,) = await site.store.list_pulls()
+            (pull,) = await site.store.pulls.all()
             assert pull.attempts >= 2
 
 
@@ -166,17 +160,17 @@ async def test_a_pull_survives_a_kill_of_the_process_that_did_it(
     async with docker_site(database_url, folder, image_zoom=image) as site:
         async with site.worker() as doomed:
             bots = [(await site.create(Platform.ZOOM)).bot for _ in range(3)]
-            while not await site.store.list_pulls():
+            while not await site.store.pulls.all():
                 pass
             doomed.kill()
             await doomed.wait()
-            (pull,) = await site.store.list_pulls()
+            (pull,) = await site.store.pulls.all()
             assert pull.status == "pulling"
         async with site.worker(), site.worker():
             await all_run(site, bots)
-        (pull,) = await site.store.list_pulls()
-        assert (pull.status, pull.claimed_by, pull.attempts) == ("present", None, 2)
-        assert {slot.claimed_by for slot in await site.pool.slots()} <= {None}
+        (pull,) = await site.store.pulls.all()
+        assert (pull.status, pull.reserved_by, pull.attempts) == ("present", None, 2)
+        assert {slot.reserved_by for slot in await site.store.slots.all()} <= {None}
 
 
 async def test_a_warm_pool_starts_twenty_bots_four_at_a_time_and_without_a_pull(
@@ -187,12 +181,12 @@ async def test_a_warm_pool_starts_twenty_bots_four_at_a_time_and_without_a_pull(
         await all_run(site, bots := [(await site.create(Platform.ZOOM)).bot for _ in range(20)])
         for bot in bots:
             await site.end(await site.slot_of(bot.id))
-        for slot in await site.pool.slots():
+        for slot in await site.store.slots.all():
             await site.until_slot(slot.id, SlotStatus.IDLE)
-        # Whoever asked for the image now would wait for ever.
+        # A slot that asked for the image now would wait for ever.
         await site.database.execute(
             "UPDATE image_pulls SET status = 'pulling', finished_at = NULL,"
-            " claimed_by = 'nobody', claimed_until = 'infinity'"
+            " reserved_by = 'a replica', reserved_until = 'infinity'"
         )
         bots = [(await site.create(Platform.ZOOM)).bot for _ in range(20)]
         await all_run(site, bots)
@@ -206,7 +200,7 @@ async def deployment(site: Site, bot: Bot) -> tuple[Any, Any]:
     slot = await site.slot_of(bot.id)
     (ran,) = [
         step.at
-        for step in await site.pool.timeline(bot.id)
+        for step in await site.store.transitions.timeline(bot.id)
         if step.machine == "slot" and step.to_status == "busy"
     ]
     return slot.deployment_started_at, ran
@@ -236,7 +230,7 @@ async def test_a_container_that_will_not_end_keeps_its_slot_until_it_is_gone(
         await site.end(slot)
         engine = site.engines["docker"]
         seen: set[ContainerState] = set()
-        while (await site.pool.get_bot(second.id)).status is BotStatus.QUEUED:
+        while (await site.store.bots.get(second.id)).status is BotStatus.QUEUED:
             # For a moment there is none: it is made anew.
             seen.update(found.observation.state for found in await engine.list("a"))
         assert ContainerState.RUNNING in seen
@@ -244,7 +238,7 @@ async def test_a_container_that_will_not_end_keeps_its_slot_until_it_is_gone(
         steps = [
             (step.from_status, step.to_status, step.lease)
             for bot in (first, second)
-            for step in await site.pool.timeline(bot.id)
+            for step in await site.store.transitions.timeline(bot.id)
             if step.machine == "slot" and step.from_status != step.to_status
         ]
         assert steps == [
@@ -286,7 +280,7 @@ async def test_a_bot_in_a_container_claims_itself_and_nothing_of_it_reaches_the_
                 pass
             await site.end(slot)
             await site.until_slot(slot.id, SlotStatus.IDLE)
-            lines = await site.pool.container_logs(bot.id)
+            lines = await site.store.bots.container_logs(bot.id)
             # Docker copies both outputs, and may put them in another order.
             claimed = json.loads(next(line for line in lines if line.startswith("{")))
             assert (claimed["botId"], claimed["config"]) == (bot.id, {"number": number})
@@ -313,8 +307,8 @@ async def test_a_docker_that_is_away_costs_no_bot_and_work_goes_on_when_it_is_ba
         site.worker(),
     ):
         bot = (await site.create(Platform.ZOOM)).bot
-        while not await site.store.list_pulls():
+        while not await site.store.pulls.all():
             pass
-        assert (await site.pool.get_bot(bot.id)).status is BotStatus.DEPLOYING
+        assert (await site.store.bots.get(bot.id)).status is BotStatus.DEPLOYING
         await stack.enter_async_context(docker_daemon(folder / "late"))
         await site.until_bot(bot.id, BotStatus.JOINING_CALL)

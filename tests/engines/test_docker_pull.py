@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from botpool.engines import docker_credentials
-from botpool.engines.docker_credentials import registry_header
+from botpool.engines.docker import credentials
+from botpool.engines.docker.credentials import registry_header
 from botpool.errors import EngineError, EngineRefused, EngineUnavailable
-from tests.engines.docker_scene import opened, spec
-from tests.engines.testbed import PASSWORD, USERNAME, busybox_image, docker_daemon, load, push
+from testbed.docker import PASSWORD, USERNAME, busybox_image, docker_daemon, load, push
+from tests.support.docker_scene import opened, spec
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
     from botpool.engines.base import PullProgress
-    from botpool.engines.docker import DockerEngine
-    from tests.engines.testbed import Daemon, Registry
+    from botpool.engines.docker.engine import DockerEngine
+    from testbed.docker import Daemon, Registry
 
 SECRET = "not-to-be-seen"  # noqa: S105 - that is what it is for
 AUTH = base64.b64encode(f"{USERNAME}:{PASSWORD}".encode()).decode()
@@ -188,7 +188,7 @@ async def test_a_program_may_keep_the_credentials(
         ("docker.io/bots/bot:1", "https://index.docker.io/v1/"),
         ("localhost/bot:1", "localhost"),
         ("bots.example/bot:1", "bots.example"),
-        ("bots:5000/bot@sha256:0", "bots:5000"),
+        (f"bots:5000/bot@sha256:{'0' * 64}", "bots:5000"),
     ],
 )
 async def test_credentials_belong_to_the_registry_of_the_image(
@@ -242,7 +242,7 @@ async def test_a_program_that_fails_is_named_and_not_quoted(
     docker_config: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(docker_credentials, "_HELPER_SECONDS", 0.5)
+    monkeypatch.setattr(credentials, "_HELPER_SECONDS", 0.5)
     if script:
         install_helper(folder, monkeypatch, script)
     log_in(docker_config, credsStore="test")

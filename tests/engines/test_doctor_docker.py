@@ -11,15 +11,15 @@ from aiohttp import web
 from botpool.doctor import Result, diagnose, folders
 from botpool.doctor import docker as doctor_docker
 from botpool.settings import Settings
-from tests.engines.docker_scene import serving
-from tests.engines.testbed import BOT_IMAGE
+from testbed.docker import BOT_IMAGE
 from tests.integration.test_doctor import mute, of, only
+from tests.support.docker_scene import web_server
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from botpool.doctor import Finding
-    from tests.engines.testbed import Daemon
+    from testbed.docker import Daemon
 
 
 async def examine(folder: Path, hosts: str, **changes: Any) -> list[Finding]:
@@ -128,7 +128,7 @@ async def test_what_is_not_docker_or_silent_is_a_problem(
 
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", page)
-    async with serving(app) as url, mute() as port, asyncio.timeout(10):
+    async with web_server(app) as url, mute() as port, asyncio.timeout(10):
         findings = await examine(folder, f"page={url},mute=tcp://127.0.0.1:{port}")
     assert [each.result for each in of(findings, "host", "docker")] == [Result.PROBLEM] * 2
 

@@ -15,8 +15,8 @@ import pytest
 
 from botpool.engines import make_engines
 from botpool.engines.base import Container, ContainerSpec, ContainerState, Observation
-from botpool.engines.process import ProcessEngine
-from botpool.engines.process_folder import Folder
+from botpool.engines.process.engine import ProcessEngine
+from botpool.engines.process.folder import Folder
 from botpool.errors import EngineUnavailable
 from botpool.settings import Settings
 
@@ -90,7 +90,7 @@ async def test_nothing_was_started_by_who_was_killed_before_it_could_record_it(
         folder, "engine.start(Container(engine.hosts()[0], 'pool-zoom-001-abcdef'), {})", "_write"
     )
     while named(container):
-        pass  # the script ends by itself: nobody told it to go on
+        pass  # the script ends by itself: it was not told to go on
     assert (await engine.observe(container)).state is ContainerState.CREATED
     await engine.start(container, {})
     assert (await engine.observe(container)).state is ContainerState.RUNNING
@@ -100,7 +100,7 @@ async def killed_botpool(folder: Path, what: str, at: str | None = None) -> None
     """Let another process do something, and be killed after it, or when it calls `at`."""
     code = f"""
 import asyncio, os, pathlib
-from botpool.engines import process_folder
+from botpool.engines.process import folder
 from tests.engines.test_process import Container, engine_in, started
 
 def die(*_):
@@ -108,7 +108,7 @@ def die(*_):
 
 async def main():
     engine = engine_in(pathlib.Path({str(folder)!r}))
-    {f"process_folder.{at} = die" if at else ""}
+    {f"folder.{at} = die" if at else ""}
     await {what}
     die()
 
@@ -122,7 +122,7 @@ async def test_a_process_that_got_the_number_of_a_dead_bot_is_left_alone(folder:
     engine = engine_in(folder)
     container = await started(engine)
     await engine.stop(container, 10)
-    # As if the bot's number had been given to somebody else.
+    # As if the bot's number had been given to another process.
     stranger = await asyncio.create_subprocess_exec("sleep", "3600", start_new_session=True)
     run = folder / "slots" / container.ref / "run.json"
     run.write_text(json.dumps({**json.loads(run.read_text()), "pid": stranger.pid}))
@@ -211,7 +211,7 @@ async def test_a_removal_that_was_cut_short_leaves_nothing_that_looks_like_a_con
         raise OSError("killed")
 
     with monkeypatch.context() as patch:
-        patch.setattr("botpool.engines.process_folder.shutil.rmtree", cut_short)
+        patch.setattr("shutil.rmtree", cut_short)
         with pytest.raises(EngineUnavailable):
             await engine.remove(container)
     assert (await engine.observe(container)).state is ContainerState.MISSING
@@ -247,7 +247,7 @@ async def test_a_command_that_is_not_there_exits_with_127(folder: Path) -> None:
     assert (observation.state, observation.exit_code) == (ContainerState.EXITED, 127)
 
 
-async def test_what_a_container_was_made_with_is_nobody_elses_to_read(folder: Path) -> None:
+async def test_what_a_container_was_made_with_is_not_for_other_users_to_read(folder: Path) -> None:
     container = await created(engine_in(folder))
     path = folder / "slots" / container.ref
     assert (path / "container.json").stat().st_mode & 0o077 == 0

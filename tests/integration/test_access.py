@@ -11,18 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from botpool.access import FRESH_SECONDS, SIGN_IN_LIFETIME, Access
+from botpool.access.keys import FRESH_SECONDS, Keys
+from botpool.access.sessions import SIGN_IN_LIFETIME, Sessions
 from botpool.errors import InvalidRequest, KeyNotFound
 from botpool.settings import Settings
 from botpool.states import Role
-from botpool.store.queries import QUERIES
+from botpool.store.queries import named_queries
 from tests.unit.test_limits import Clock
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from botpool.models import ApiKey
-    from tests.scene import Scene
+    from botpool.models.keys import ApiKey
+    from tests.support.scene import Scene
 
 
 @pytest.fixture
@@ -31,8 +32,13 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def access(scene: Scene, clock: Clock) -> Access:
-    return Access(scene.store, Settings(), clock=clock)
+def keys(scene: Scene, clock: Clock) -> Keys:
+    return Keys(scene.store, Settings(), clock=clock)
+
+
+@pytest.fixture
+def sessions(keys: Keys) -> Sessions:
+    return Sessions(keys)
 
 
 @pytest.fixture
@@ -47,14 +53,14 @@ def calls(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         return run
 
-    for name in ("find_api_keys", "note_api_key_uses"):
-        monkeypatch.setattr(scene.store, name, spied(name, getattr(scene.store, name)))
+    for name in ("find", "note_uses"):
+        monkeypatch.setattr(scene.store.keys, name, spied(name, getattr(scene.store.keys, name)))
     return called
 
 
-async def used(access: Access, *, at: object) -> None:
+async def used(scene: Scene, *, at: object) -> None:
     """Return once the only key is known to have been used then."""
-    while (await access.list_keys())[0].last_used_at != at:
+    while (await scene.store.keys.all())[0].last_used_at != at:
         pass
 
 
@@ -69,83 +75,89 @@ def seal(digest: bytes, key_id: int, expires: int) -> str:
 
 
 @pytest.mark.parametrize("role", Role)
-async def test_a_key_is_random_tells_its_role_and_is_found(access: Access, role: Role) -> None:
-    created, key = await access.create_key("notes", role)
-    _, another = await access.create_key("notes", role)
+async def test_a_key_is_random_tells_its_role_and_is_found(keys: Keys, role: Role) -> None:
+    created, key = await keys.create("notes", role)
+    _, another = await keys.create("notes", role)
     assert re.fullmatch(rf"bp_{role}_[A-Za-z0-9_-]{{43}}", key)
     assert (created.name, created.role, created.prefix) == ("notes", role, key[: len(role) + 10])
     assert key != another
-    assert await access.authenticate(key) == created
+    assert await keys.authenticate(key) == created
 
 
-async def test_only_the_hash_of_a_key_is_kept(scene: Scene, access: Access) -> None:
-    created, key = await access.create_key("notes", Role.CLIENT)
+async def test_only_the_hash_of_a_key_is_kept(scene: Scene, keys: Keys) -> None:
+    created, key = await keys.create("notes", Role.CLIENT)
     (row,) = await scene.database.fetch("SELECT digest, api_keys::text AS whole FROM api_keys")
     assert row["digest"] == hashlib.sha256(key.encode()).digest()
     assert key.removeprefix(created.prefix) not in row["whole"]
-    known = await scene.store.find_api_keys([row["digest"]], [])
+    known = await scene.store.keys.find([row["digest"]], [])
     assert row["digest"].hex() not in repr(created)
     assert repr(row["digest"]) not in repr(known)
 
 
 @pytest.mark.parametrize("key", ["", "bp_client_", "unknown", "ключ", "x" * 100_000, "\0"])
-async def test_what_is_no_key_opens_nothing(access: Access, key: str) -> None:
-    await access.create_key("notes", Role.CLIENT)
-    assert await access.authenticate(key) is None
-    assert await access.sign_in(key) is None
+async def test_what_is_no_key_opens_nothing(keys: Keys, sessions: Sessions, key: str) -> None:
+    await keys.create("notes", Role.CLIENT)
+    assert await keys.authenticate(key) is None
+    assert await sessions.sign_in(key) is None
 
 
 @pytest.mark.parametrize("name", ["", " ", "two\nlines", "\0", "\udcff", "x" * 101])
-async def test_a_name_that_no_list_can_show_is_refused(access: Access, name: str) -> None:
-    with pytest.raises(InvalidRequest, match="1 to 100 characters"):
-        await access.create_key(name, Role.CLIENT)
-    assert await access.list_keys() == []
+async def test_a_name_that_no_list_can_show_is_refused(scene: Scene, keys: Keys, name: str) -> None:
+    with pytest.raises(InvalidRequest, match="1 to 100 printable characters"):
+        await keys.create(name, Role.CLIENT)
+    assert await scene.store.keys.all() == []
 
 
-async def test_a_crowd_of_requests_costs_one_query(access: Access, calls: list[str]) -> None:
-    keys = [(await access.create_key(str(n), Role.CLIENT))[1] for n in range(20)]
-    found = await asyncio.gather(*(access.authenticate(key) for key in keys * 5))
+async def test_a_crowd_of_requests_costs_one_query(keys: Keys, calls: list[str]) -> None:
+    texts = [(await keys.create(str(n), Role.CLIENT))[1] for n in range(20)]
+    found = await asyncio.gather(*(keys.authenticate(text) for text in texts * 5))
     assert [key and key.name for key in found] == [str(n) for n in range(20)] * 5
-    assert calls.count("find_api_keys") == 1
+    assert calls.count("find") == 1
 
 
 async def test_what_was_read_a_moment_ago_is_not_read_again(
-    access: Access, clock: Clock, calls: list[str]
+    keys: Keys, clock: Clock, calls: list[str]
 ) -> None:
-    _, key = await access.create_key("notes", Role.CLIENT)
-    await access.authenticate(key)
+    _, key = await keys.create("notes", Role.CLIENT)
+    await keys.authenticate(key)
     clock.now += FRESH_SECONDS - 0.1
-    await access.authenticate(key)
-    assert calls.count("find_api_keys") == 1
+    await keys.authenticate(key)
+    assert calls.count("find") == 1
     clock.now += 0.1
-    await access.authenticate(key)
-    assert calls.count("find_api_keys") == 2
+    await keys.authenticate(key)
+    assert calls.count("find") == 2
 
 
 async def test_an_unknown_key_is_looked_for_each_time_and_found_once_it_is_there(
-    scene: Scene, access: Access
+    scene: Scene, keys: Keys
 ) -> None:
     key = "bp_client_soon"
-    assert await access.authenticate(key) is None
-    await scene.store.add_api_key("s", Role.CLIENT, hashlib.sha256(key.encode()).digest(), "")
-    assert await access.authenticate(key) is not None
+    assert await keys.authenticate(key) is None
+    await scene.store.keys.add("s", Role.CLIENT, hashlib.sha256(key.encode()).digest(), "")
+    assert await keys.authenticate(key) is not None
 
 
 async def test_what_is_remembered_is_bounded(
-    access: Access, monkeypatch: pytest.MonkeyPatch
+    keys: Keys, calls: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("botpool.access._MOST_REMEMBERED", 2)
-    keys = [(await access.create_key(str(n), Role.CLIENT))[1] for n in range(4)]
-    for key in keys:
-        await access.authenticate(key)
-    assert len(access._recent) == 2
+    monkeypatch.setattr("botpool.access.keys._MOST_REMEMBERED", 2)
+    texts = [(await keys.create(str(n), Role.CLIENT))[1] for n in range(4)]
+
+    async def reads(text: str) -> int:
+        """How many queries it takes to authenticate a key."""
+        before = calls.count("find")
+        await keys.authenticate(text)
+        return calls.count("find") - before
+
+    assert [await reads(text) for text in texts] == [1] * 4
+    assert [await reads(text) for text in texts[2:] + texts[:2]] == [0, 0, 1, 1]
 
 
 @pytest.mark.parametrize("arguments", [([b"digest"], []), ([], [1]), ([b"digest"], [1])])
 async def test_a_key_is_found_by_an_index(
     scene: Scene, arguments: tuple[list[bytes], list[int]]
 ) -> None:
-    rows = await scene.database.fetch(f"EXPLAIN {QUERIES['find_api_keys']}", *arguments)
+    rows = await scene.database.fetch(f"EXPLAIN {named_queries('keys')['find']}", *arguments)
     plan = "\n".join(row[0] for row in rows)
     assert "api_keys_digest_key" in plan
     assert "Seq Scan" not in plan
@@ -154,117 +166,121 @@ async def test_a_key_is_found_by_an_index(
 # Revoking
 
 
-async def test_a_revoked_key_is_dead_at_once_where_it_was_revoked(access: Access) -> None:
-    created, key = await access.create_key("notes", Role.CLIENT)
-    assert await access.authenticate(key)
-    revoked = await access.revoke_key(created.id)
+async def test_a_revoked_key_is_dead_at_once_where_it_was_revoked(keys: Keys) -> None:
+    created, key = await keys.create("notes", Role.CLIENT)
+    assert await keys.authenticate(key)
+    revoked = await keys.revoke(created.id)
     assert revoked.revoked_at is not None
-    assert await access.authenticate(key) is None
+    assert await keys.authenticate(key) is None
 
 
 async def test_a_revoked_key_is_dead_within_seconds_on_every_replica(
-    scene: Scene, access: Access, clock: Clock
+    scene: Scene, keys: Keys, sessions: Sessions, clock: Clock
 ) -> None:
-    created, key = await access.create_key("notes", Role.CLIENT)
-    _, cookie = await access.sign_in(key) or (None, "")
-    other = Access(scene.store, Settings(), clock=clock)
+    created, key = await keys.create("notes", Role.CLIENT)
+    _, cookie = await sessions.sign_in(key) or (None, "")
+    other = Keys(scene.store, Settings(), clock=clock)
     assert await other.authenticate(key)
-    assert await other.authenticate_browser(cookie)
-    await access.revoke_key(created.id)
+    assert await Sessions(other).authenticate(cookie)
+    await keys.revoke(created.id)
     assert FRESH_SECONDS <= 5
     clock.now += FRESH_SECONDS
     assert await other.authenticate(key) is None
-    assert await other.authenticate_browser(cookie) is None
+    assert await Sessions(other).authenticate(cookie) is None
 
 
-async def test_to_revoke_twice_is_to_revoke_once(scene: Scene, access: Access) -> None:
-    created, _ = await access.create_key("notes", Role.CLIENT)
-    first = await access.revoke_key(created.id)
+async def test_to_revoke_twice_is_to_revoke_once(scene: Scene, keys: Keys) -> None:
+    created, _ = await keys.create("notes", Role.CLIENT)
+    first = await keys.revoke(created.id)
     await scene.pass_time(hours=1)
-    assert await access.revoke_key(created.id) == first
-    assert await access.list_keys() == [first]
+    assert await keys.revoke(created.id) == first
+    assert await scene.store.keys.all() == [first]
 
 
-async def test_to_revoke_a_key_that_is_not_there_says_so(access: Access) -> None:
+async def test_to_revoke_a_key_that_is_not_there_says_so(keys: Keys) -> None:
     with pytest.raises(KeyNotFound, match="There is no key 7"):
-        await access.revoke_key(7)
+        await keys.revoke(7)
 
 
 # Last use
 
 
 async def test_the_last_use_is_noted_once_a_minute(
-    scene: Scene, access: Access, clock: Clock, calls: list[str]
+    scene: Scene, keys: Keys, clock: Clock, calls: list[str]
 ) -> None:
-    _, key = await access.create_key("notes", Role.CLIENT)
-    start = await scene.store.now()
-    await access.authenticate(key)
-    await used(access, at=start)
+    _, key = await keys.create("notes", Role.CLIENT)
+    start = await scene.store.installation.now()
+    await keys.authenticate(key)
+    await used(scene, at=start)
     for seconds, notes in ((59, 1), (1, 2)):
         now = await scene.pass_time(seconds=seconds)
         clock.now += FRESH_SECONDS
-        await access.authenticate(key)
-        await used(access, at=now if notes == 2 else start)
-        assert calls.count("note_api_key_uses") == notes
+        await keys.authenticate(key)
+        await used(scene, at=now if notes == 2 else start)
+        assert calls.count("note_uses") == notes
 
 
-async def test_two_replicas_note_one_use(scene: Scene, access: Access) -> None:
-    created, _ = await access.create_key("notes", Role.CLIENT)
-    start = await scene.store.now()
-    await scene.store.note_api_key_uses([created.id], 60_000)
+async def test_two_replicas_note_one_use(scene: Scene, keys: Keys) -> None:
+    created, _ = await keys.create("notes", Role.CLIENT)
+    start = await scene.store.installation.now()
+    await scene.store.keys.note_uses([created.id], 60_000)
     await scene.pass_time(seconds=59)
-    await scene.store.note_api_key_uses([created.id], 60_000)
-    assert (await access.list_keys())[0].last_used_at == start
+    await scene.store.keys.note_uses([created.id], 60_000)
+    assert (await scene.store.keys.all())[0].last_used_at == start
 
 
-async def test_nobody_waits_for_the_last_use_to_be_noted(scene: Scene, access: Access) -> None:
-    created, key = await access.create_key("notes", Role.CLIENT)
+async def test_no_request_waits_for_the_last_use_to_be_noted(scene: Scene, keys: Keys) -> None:
+    created, key = await keys.create("notes", Role.CLIENT)
     async with scene.database.transaction() as other:
         await other.execute("SELECT FROM api_keys WHERE id = $1 FOR UPDATE", created.id)
-        assert await access.authenticate(key) == created
-        assert (await access.list_keys())[0].last_used_at is None
-    await used(access, at=await scene.store.now())
+        assert await keys.authenticate(key) == created
+        assert (await scene.store.keys.all())[0].last_used_at is None
+    await used(scene, at=await scene.store.installation.now())
 
 
 # Browsers
 
 
-async def signed_in(access: Access, role: Role = Role.CLIENT) -> tuple[ApiKey, str, str]:
+async def signed_in(
+    keys: Keys, sessions: Sessions, role: Role = Role.CLIENT
+) -> tuple[ApiKey, str, str]:
     """A key as it is listed, itself, and what a browser keeps of it."""
-    created, key = await access.create_key("notes", role)
-    signed = await access.sign_in(key)
+    created, key = await keys.create("notes", role)
+    signed = await sessions.sign_in(key)
     assert signed is not None
     assert signed[0] == created
     return created, key, signed[1]
 
 
 async def test_what_a_browser_keeps_opens_what_its_key_does_and_is_not_the_key(
-    scene: Scene, access: Access
+    scene: Scene, keys: Keys, sessions: Sessions
 ) -> None:
-    created, key, kept = await signed_in(access)
+    created, key, kept = await signed_in(keys, sessions)
     digest = hashlib.sha256(key.encode()).digest()
-    expires = int((await scene.store.now() + SIGN_IN_LIFETIME).timestamp())
-    found = await access.authenticate_browser(kept)
+    expires = int((await scene.store.installation.now() + SIGN_IN_LIFETIME).timestamp())
+    found = await sessions.authenticate(kept)
     assert (found and found.id) == created.id
     assert kept == seal(digest, created.id, expires)
-    assert await access.authenticate(kept) is None
-    assert await access.authenticate_browser(key) is None
+    assert await keys.authenticate(kept) is None
+    assert await sessions.authenticate(key) is None
 
 
 async def test_what_a_browser_keeps_lasts_a_week(
-    scene: Scene, access: Access, clock: Clock
+    scene: Scene, keys: Keys, sessions: Sessions, clock: Clock
 ) -> None:
-    created, _, kept = await signed_in(access)
+    created, _, kept = await signed_in(keys, sessions)
     for seconds, found in ((7 * 24 * 3600 - 2, created.id), (2, None)):
         await scene.pass_time(seconds=seconds)
         clock.now += FRESH_SECONDS
-        key = await access.authenticate_browser(kept)
+        key = await sessions.authenticate(kept)
         assert (key and key.id) == found
 
 
-async def test_what_a_browser_keeps_can_not_be_written_by_another(access: Access) -> None:
-    admin, _, _ = await signed_in(access, Role.ADMIN)
-    client, client_key, kept = await signed_in(access)
+async def test_what_a_browser_keeps_can_not_be_written_by_another(
+    keys: Keys, sessions: Sessions
+) -> None:
+    admin, _, _ = await signed_in(keys, sessions, Role.ADMIN)
+    client, client_key, kept = await signed_in(keys, sessions)
     key_id, expires, sealed = kept.split(".")
     digest = hashlib.sha256(client_key.encode()).digest()
     forged = [
@@ -283,6 +299,6 @@ async def test_what_a_browser_keeps_can_not_be_written_by_another(access: Access
         "",
         "ключ",
     ]
-    assert [await access.authenticate_browser(each) for each in forged] == [None] * len(forged)
-    found = await access.authenticate_browser(kept)
+    assert [await sessions.authenticate(each) for each in forged] == [None] * len(forged)
+    found = await sessions.authenticate(kept)
     assert (found and found.id) == client.id

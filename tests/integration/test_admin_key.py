@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pydantic import SecretStr
 
-from botpool.access import Access
+from botpool.access.keys import Keys
 from botpool.errors import SettingsInvalid
 from botpool.settings import Settings, load_settings
 from botpool.states import Role
@@ -20,24 +20,24 @@ from tests.conftest import new_database
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.scene import Scene
+    from tests.support.scene import Scene
 
 GIVEN = "a-key-that-an-operator-thought-up"
 
 
 @pytest.fixture
-def access(scene: Scene, tmp_path: Path) -> Access:
-    return Access(scene.store, Settings(data_dir=tmp_path))
+def keys(scene: Scene, tmp_path: Path) -> Keys:
+    return Keys(scene.store, Settings(data_dir=tmp_path))
 
 
 async def test_the_first_start_makes_an_admin_key_that_only_its_owner_can_read(
-    access: Access, tmp_path: Path
+    keys: Keys, tmp_path: Path
 ) -> None:
-    key = await access.ensure_admin_key()
+    key = await keys.ensure_admin_key()
     file = tmp_path / "admin.key"
     assert file.read_text() == f"{key}\n"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    found = await access.authenticate(key)
+    found = await keys.authenticate(key)
     assert found
     assert (found.name, found.role, found.prefix) == ("admin", Role.ADMIN, key[:15])
     assert {path.name for path in tmp_path.iterdir()} == {"admin.key", "admin.lock"}
@@ -49,24 +49,24 @@ async def test_replicas_that_start_at_once_make_one_admin_key(
     folder = tmp_path / "new" / "folder"
     settings = Settings(data_dir=folder)
     async with connect(database_url) as database:
-        replicas = [Access(Store(database), settings) for _ in range(8)]
-        keys = await asyncio.gather(*(replica.ensure_admin_key() for replica in replicas))
-    assert set(keys) == {(folder / "admin.key").read_text().strip()}
-    assert len(await scene.store.list_api_keys()) == 1
+        replicas = [Keys(Store(database), settings) for _ in range(8)]
+        made = await asyncio.gather(*(replica.ensure_admin_key() for replica in replicas))
+    assert set(made) == {(folder / "admin.key").read_text().strip()}
+    assert len(await scene.store.keys.all()) == 1
     assert stat.S_IMODE(folder.stat().st_mode) & 0o066 == 0
 
 
-async def test_a_later_start_finds_the_same_key(access: Access) -> None:
-    assert await access.ensure_admin_key() == await access.ensure_admin_key()
-    assert len(await access.list_keys()) == 1
+async def test_a_later_start_finds_the_same_key(scene: Scene, keys: Keys) -> None:
+    assert await keys.ensure_admin_key() == await keys.ensure_admin_key()
+    assert len(await scene.store.keys.all()) == 1
 
 
 async def test_a_new_database_gets_to_know_the_key_in_the_file(
-    server: str, access: Access, tmp_path: Path
+    server: str, keys: Keys, tmp_path: Path
 ) -> None:
-    key = await access.ensure_admin_key()
+    key = await keys.ensure_admin_key()
     async with new_database(server) as url, connect(url) as database:
-        another = Access(Store(database), Settings(data_dir=tmp_path))
+        another = Keys(Store(database), Settings(data_dir=tmp_path))
         assert await another.ensure_admin_key() == key
         found = await another.authenticate(key)
     assert found
@@ -74,41 +74,41 @@ async def test_a_new_database_gets_to_know_the_key_in_the_file(
 
 
 async def test_a_revoked_key_in_the_file_makes_way_for_another(
-    scene: Scene, access: Access, tmp_path: Path
+    scene: Scene, keys: Keys, tmp_path: Path
 ) -> None:
-    old = await access.ensure_admin_key()
-    await access.revoke_key((await access.list_keys())[0].id)
-    replicas = [Access(scene.store, Settings(data_dir=tmp_path)) for _ in range(4)]
+    old = await keys.ensure_admin_key()
+    await keys.revoke((await scene.store.keys.all())[0].id)
+    replicas = [Keys(scene.store, Settings(data_dir=tmp_path)) for _ in range(4)]
     (new,) = set(await asyncio.gather(*(replica.ensure_admin_key() for replica in replicas)))
     assert new != old
     assert (tmp_path / "admin.key").read_text() == f"{new}\n"
-    assert await access.authenticate(old) is None
-    assert [bool(key.revoked_at) for key in await access.list_keys()] == [True, False]
+    assert await keys.authenticate(old) is None
+    assert [bool(key.revoked_at) for key in await scene.store.keys.all()] == [True, False]
 
 
 async def test_a_setting_gives_the_admin_key_and_no_letter_of_it_is_kept(
     scene: Scene, tmp_path: Path
 ) -> None:
-    access = Access(scene.store, Settings(data_dir=tmp_path, admin_key=SecretStr(GIVEN)))
-    assert await access.ensure_admin_key() == GIVEN
-    assert await access.ensure_admin_key() == GIVEN
+    keys = Keys(scene.store, Settings(data_dir=tmp_path, admin_key=SecretStr(GIVEN)))
+    assert await keys.ensure_admin_key() == GIVEN
+    assert await keys.ensure_admin_key() == GIVEN
     assert list(tmp_path.iterdir()) == []
-    (found,) = await access.list_keys()
+    (found,) = await scene.store.keys.all()
     assert (found.name, found.role, found.prefix) == ("admin", Role.ADMIN, "")
-    assert await access.authenticate(GIVEN)
+    assert await keys.authenticate(GIVEN)
 
 
 @pytest.mark.parametrize("why", ["revoked", "client"])
 async def test_a_setting_can_not_give_what_opens_nothing_or_less(scene: Scene, why: str) -> None:
-    access = Access(scene.store, Settings(admin_key=SecretStr(GIVEN)))
+    keys = Keys(scene.store, Settings(admin_key=SecretStr(GIVEN)))
     role = Role.CLIENT if why == "client" else Role.ADMIN
-    key = await scene.store.add_api_key(
+    key = await scene.store.keys.add(
         "notes", role, hashlib.sha256(GIVEN.encode()).digest(), prefix=""
     )
     if why == "revoked":
-        await access.revoke_key(key.id)
-    with pytest.raises(SettingsInvalid, match="is revoked or a client's") as raised:
-        await access.ensure_admin_key()
+        await keys.revoke(key.id)
+    with pytest.raises(SettingsInvalid, match="is a revoked key or a client's") as raised:
+        await keys.ensure_admin_key()
     assert GIVEN not in str(raised.value)
 
 
@@ -131,17 +131,19 @@ def test_an_admin_key_of_sixteen_letters_is_taken_and_not_shown(
 
 @pytest.mark.parametrize("content", [b"", b"short\n", b"\xff" * 20])
 async def test_a_file_that_holds_no_key_is_one_sentence(
-    access: Access, tmp_path: Path, content: bytes
+    keys: Keys, tmp_path: Path, content: bytes
 ) -> None:
     (tmp_path / "admin.key").write_bytes(content)
-    with pytest.raises(SettingsInvalid, match=r"admin\.key holds no key.*: remove it\.$"):
-        await access.ensure_admin_key()
+    with pytest.raises(
+        SettingsInvalid, match=r"admin\.key doesn't contain a key.*: remove the file\.$"
+    ):
+        await keys.ensure_admin_key()
     assert (tmp_path / "admin.key").read_bytes() == content
 
 
 async def test_a_folder_that_can_not_be_used_is_one_sentence(scene: Scene, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    access = Access(scene.store, Settings(data_dir=tmp_path / "file"))
+    keys = Keys(scene.store, Settings(data_dir=tmp_path / "file"))
     with pytest.raises(SettingsInvalid, match="BOTPOOL_ADMIN_KEY") as raised:
-        await access.ensure_admin_key()
+        await keys.ensure_admin_key()
     assert str(raised.value).startswith(f"{tmp_path}/file/admin.key can't be used: File exists;")

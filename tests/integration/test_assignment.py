@@ -10,8 +10,13 @@ from typing import TYPE_CHECKING
 import pytest
 from structlog.testing import capture_logs
 
-from botpool.errors import ConstraintViolated, InvalidRequest, SlotNotFound, StaleLease
-from botpool.models import Ending
+from botpool.errors import (
+    ConstraintViolated,
+    InvalidRequest,
+    SlotNotFound,
+    StaleLease,
+)
+from botpool.models.assignments import Ending, FailedLaunch, Progress
 from botpool.pool import Pool
 from botpool.settings import Settings
 from botpool.states import (
@@ -22,13 +27,15 @@ from botpool.states import (
     Platform,
     SlotStatus,
 )
-from botpool.store.queries import QUERIES
+from botpool.store.queries import named_queries
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from botpool.models import Slot
-    from tests.scene import Scene
+    from botpool.models.slots import Slot
+    from tests.support.scene import Scene
+
+pytestmark = pytest.mark.older_postgres
 
 
 def silent(slot: Slot, since: datetime) -> Ending:
@@ -44,27 +51,31 @@ def silent(slot: Slot, since: datetime) -> Ending:
 
 
 WRITES: dict[str, Callable[[Pool, Slot], Awaitable[object]]] = {
-    "advance": lambda pool, slot: pool.advance(slot.id, slot.lease, BotStatus.IN_CALL, "admitted"),
-    "advance to an end": lambda pool, slot: pool.advance(
+    "advance": lambda pool, slot: pool.assignments.advance(
+        slot.id, slot.lease, BotStatus.IN_CALL, "admitted"
+    ),
+    "advance to an end": lambda pool, slot: pool.assignments.advance(
         slot.id, slot.lease, BotStatus.DONE, "the call is over"
     ),
-    "heartbeat": lambda pool, slot: pool.heartbeat(slot.id, slot.lease),
-    "release": lambda pool, slot: pool.release(
+    "heartbeat": lambda pool, slot: pool.assignments.heartbeat(slot.id, slot.lease),
+    "release": lambda pool, slot: pool.assignments.end_assignment(
         Ending(slot_id=slot.id, lease=slot.lease, bot_status=BotStatus.DONE, reason="done")
     ),
-    "release of a silent bot": lambda pool, slot: pool.release(silent(slot, slot.read_at)),
-    "mark_error": lambda pool, slot: pool.mark_error(
-        slot.id, slot.lease, FailureCause.ENGINE, "broken"
+    "release of a silent bot": lambda pool, slot: pool.assignments.end_assignment(
+        silent(slot, slot.read_at)
     ),
-    "record_container": lambda pool, slot: pool.record_container(
+    "mark_error": lambda pool, slot: pool.assignments.fail_launch(
+        FailedLaunch(slot_id=slot.id, lease=slot.lease, cause=FailureCause.ENGINE, reason="broken")
+    ),
+    "record_container": lambda pool, slot: pool.slots.record_container(
         slot.id, slot.lease, "late", host=None, attempt=1
     ),
-    "record_deployment": lambda pool, slot: pool.record_deployment(
-        slot.id, slot.lease, "late", "finished"
+    "record_deployment": lambda pool, slot: pool.assignments.record_deployment(
+        slot, "late", "finished"
     ),
-    "free": lambda pool, slot: pool.free(slot.id, slot.lease),
-    "recover": lambda pool, slot: pool.recover(slot.id, slot.lease),
-    "delete_slot": lambda pool, slot: pool.delete_slot(slot.id, slot.lease, "given up"),
+    "free": lambda pool, slot: pool.slots.make_idle(slot.id, slot.lease),
+    "recover": lambda pool, slot: pool.slots.make_idle(slot.id, slot.lease, SlotStatus.ERROR),
+    "delete_slot": lambda pool, slot: pool.slots.delete(slot.id, slot.lease, "given up"),
 }
 
 
@@ -83,13 +94,18 @@ async def test_a_stale_lease_changes_nothing_and_says_so(
     slot = await scene.slot_of((await scene.create()).bot.id)
     assert (slot.id, slot.lease) == (old.id, old.lease + 1)
     if status is not SlotStatus.DEPLOYING:
-        await scene.pool.advance(slot.id, slot.lease, BotStatus.IN_CALL, "admitted")
+        await scene.pool.assignments.advance(slot.id, slot.lease, BotStatus.IN_CALL, "admitted")
     if status is SlotStatus.RELEASING:
         await scene.end(slot)
     elif status is SlotStatus.ERROR:
-        await scene.pool.mark_error(slot.id, slot.lease, FailureCause.ENGINE, "broken")
+        await scene.pool.assignments.fail_launch(
+            FailedLaunch(
+                slot_id=slot.id, lease=slot.lease, cause=FailureCause.ENGINE, reason="broken"
+            )
+        )
     before = await everything(scene)
-    with pytest.raises(StaleLease, match=r"Lease 1 of pool-google-meet-001 is over: it is at 2\."):
+    said = r"Lease 1 of pool-google-meet-001 is over: the current one is 2\."
+    with pytest.raises(StaleLease, match=said):
         await write(scene.pool, old)
     assert await everything(scene) == before
 
@@ -120,9 +136,12 @@ async def test_of_two_that_end_an_assignment_at_once_the_first_one_counts(scene:
     failure = replace(
         ending, bot_status=BotStatus.FATAL, failure_cause=FailureCause.CRASHED, reason="crashed"
     )
-    first, second = await asyncio.gather(scene.pool.release(ending), scene.pool.release(failure))
+    first, second = await asyncio.gather(
+        scene.pool.assignments.end_assignment(ending),
+        scene.pool.assignments.end_assignment(failure),
+    )
     assert ([t.to_status for t in first], second) == (["releasing", "DONE"], [])
-    assert (await scene.pool.get_bot(bot.id)).failure_cause is None
+    assert (await scene.store.bots.get(bot.id)).failure_cause is None
 
 
 async def test_of_many_pools_that_end_an_assignment_at_once_one_does(scene: Scene) -> None:
@@ -137,9 +156,12 @@ async def test_a_release_that_waits_for_a_step_of_its_bot_tells_that_step(scene:
     slot = await scene.slot_of((await scene.create()).bot.id)
     async with scene.database.transaction() as connection:
         await connection.fetch(
-            QUERIES["advance_bot"],
-            *(slot.id, slot.lease, BotStatus.IN_CALL, [BotStatus.DEPLOYING], "admitted", {}, 0),
-            True,
+            named_queries("bots")["advance"],
+            Progress(
+                slot_id=slot.id, lease=slot.lease, status=BotStatus.IN_CALL, reason="admitted"
+            ),
+            [BotStatus.DEPLOYING],
+            0,
         )
         release = asyncio.create_task(scene.end(slot))
         await scene.until_blocked(release)
@@ -152,7 +174,7 @@ async def test_an_assignment_that_is_over_takes_no_word_from_its_bot(scene: Scen
     _, slot = await scene.running()
     await scene.end(slot)
     for write in ("advance", "heartbeat", "record_deployment"):
-        with pytest.raises(StaleLease, match="is over: it is releasing"):
+        with pytest.raises(StaleLease, match="is over: the slot is releasing"):
             await WRITES[write](scene.pool, slot)
 
 
@@ -167,16 +189,16 @@ async def test_a_release_tells_the_final_status_and_how_long_the_slot_was_held(
     assert of_slot.details["botStatus"] == "DONE"
     assert datetime.fromisoformat(of_slot.details["lastHeartbeat"]) == bot.last_heartbeat
     assert (of_bot.from_status, of_bot.to_status) == ("IN_CALL", "DONE")
-    after = await scene.pool.get_slot(slot.id)
+    after = await scene.store.slots.get(slot.id)
     assert (after.status, after.last_released_at) == (SlotStatus.RELEASING, of_slot.at)
-    assert (await scene.pool.get_bot(bot.id)).ended_at == of_slot.at
+    assert (await scene.store.bots.get(bot.id)).ended_at == of_slot.at
 
 
 async def test_a_slot_is_idle_only_after_its_container_is_proved_stopped(scene: Scene) -> None:
     _, slot = await scene.running()
     await scene.end(slot)
     assert (await scene.create()).bot.slot_name == "pool-google-meet-002"
-    await scene.pool.free(slot.id, slot.lease)
+    await scene.pool.slots.make_idle(slot.id, slot.lease)
     assert (await scene.create()).bot.slot_name == "pool-google-meet-001"
 
 
@@ -200,7 +222,7 @@ async def test_a_bot_only_goes_forward_by_its_own_word(scene: Scene) -> None:
     bot = (await scene.create()).bot
     slot = await scene.slot_of(bot.id)
     told = [
-        await scene.pool.advance(slot.id, slot.lease, status, "said so")
+        await scene.pool.assignments.advance(slot.id, slot.lease, status, "said so")
         for status in (
             BotStatus.IN_WAITING_ROOM,
             BotStatus.JOINING_CALL,
@@ -214,15 +236,15 @@ async def test_a_bot_only_goes_forward_by_its_own_word(scene: Scene) -> None:
         [],
         [("bot", "IN_WAITING_ROOM", "IN_CALL")],
     ]
-    after = await scene.pool.get_bot(bot.id)
+    after = await scene.store.bots.get(bot.id)
     assert after.started_at == told[0][0].at
 
 
 @pytest.mark.parametrize("status", sorted(set(BotStatus) - BOT_MAY_SAY))
 async def test_what_is_not_a_bots_to_say_is_refused(scene: Scene, status: BotStatus) -> None:
     _, slot = await scene.running()
-    with pytest.raises(InvalidRequest, match=f"A bot can't say that it is {status}"):
-        await scene.pool.advance(slot.id, slot.lease, status, "said so")
+    with pytest.raises(InvalidRequest, match=f"A bot can't report the status {status}"):
+        await scene.pool.assignments.advance(slot.id, slot.lease, status, "said so")
 
 
 async def test_of_endings_that_arrive_together_only_the_wrong_one_fails(scene: Scene) -> None:
@@ -232,10 +254,13 @@ async def test_of_endings_that_arrive_together_only_the_wrong_one_fails(scene: S
         slot_id=slots[1].id, lease=slots[1].lease, bot_status=BotStatus.FATAL, reason="no cause"
     )
     ended = await asyncio.gather(
-        scene.end(slots[0]), scene.pool.release(wrong), scene.end(slots[2]), return_exceptions=True
+        scene.end(slots[0]),
+        scene.pool.assignments.end_assignment(wrong),
+        scene.end(slots[2]),
+        return_exceptions=True,
     )
     assert [type(result) for result in ended] == [list, ConstraintViolated, list]
-    assert (await scene.pool.get_slot(slots[1].id)).status is SlotStatus.BUSY
+    assert (await scene.store.slots.get(slots[1].id)).status is SlotStatus.BUSY
 
 
 async def test_a_stale_lease_is_told_so_beside_the_current_one(scene: Scene) -> None:
@@ -246,7 +271,8 @@ async def test_a_stale_lease_is_told_so_beside_the_current_one(scene: Scene) -> 
     )
     assert [type(result) for result in ended] == [list, StaleLease, list]
     freed = await asyncio.gather(
-        *(scene.pool.free(one.id, one.lease) for one in (old, slot)), return_exceptions=True
+        *(scene.pool.slots.make_idle(one.id, one.lease) for one in (old, slot)),
+        return_exceptions=True,
     )
     assert isinstance(freed[0], StaleLease)
     assert [t.to_status for t in freed[1]] == ["idle"]  # type: ignore[union-attr]
@@ -257,14 +283,21 @@ async def test_a_heartbeat_that_waits_for_a_relaunch_is_stale(scene: Scene) -> N
     slot = await scene.slot_of(bot.id)
     async with scene.database.transaction() as connection:
         await connection.fetch(
-            QUERIES["relaunch_bot"],
-            *(slot.id, slot.lease, "it did not start", list(BOT_RELAUNCHABLE), 2, None, None),
+            named_queries("slots")["relaunch"],
+            FailedLaunch(
+                slot_id=slot.id,
+                lease=slot.lease,
+                cause=FailureCause.ENGINE,
+                reason="it did not start",
+            ),
+            list(BOT_RELAUNCHABLE),
+            2,
         )
-        heartbeat = asyncio.create_task(scene.pool.heartbeat(slot.id, slot.lease))
+        heartbeat = asyncio.create_task(scene.pool.assignments.heartbeat(slot.id, slot.lease))
         await scene.until_blocked(heartbeat)
     with pytest.raises(StaleLease):
         await heartbeat
-    assert (await scene.pool.get_bot(bot.id)).last_heartbeat is None
+    assert (await scene.store.bots.get(bot.id)).last_heartbeat is None
 
 
 async def test_pools_that_free_the_same_slots_at_once_do_not_lock_each_other(scene: Scene) -> None:
@@ -276,7 +309,7 @@ async def test_pools_that_free_the_same_slots_at_once_do_not_lock_each_other(sce
         orders = (slots, slots[::-1], slots, slots[::-1])
         await asyncio.gather(
             *(
-                pool.free(slot.id, slot.lease)
+                pool.slots.make_idle(slot.id, slot.lease)
                 for pool, order in zip(pools, orders, strict=True)
                 for slot in order
             )
@@ -287,10 +320,10 @@ async def test_a_heartbeat_proves_that_the_container_runs(scene: Scene) -> None:
     bot = (await scene.create()).bot
     slot = await scene.slot_of(bot.id)
     now = await scene.pass_time(seconds=5)
-    await scene.pool.heartbeat(slot.id, slot.lease)
-    after = await scene.pool.get_bot(bot.id)
+    await scene.pool.assignments.heartbeat(slot.id, slot.lease)
+    after = await scene.store.bots.get(bot.id)
     assert (after.status, after.last_heartbeat) == (BotStatus.JOINING_CALL, now)
-    assert (await scene.pool.get_slot(slot.id)).status is SlotStatus.BUSY
+    assert (await scene.store.slots.get(slot.id)).status is SlotStatus.BUSY
 
 
 async def test_heartbeats_that_arrive_together_are_each_answered(scene: Scene) -> None:
@@ -298,7 +331,10 @@ async def test_heartbeats_that_arrive_together_are_each_answered(scene: Scene) -
     _, second = await scene.running()
     stale = replace(second, lease=second.lease + 1)
     answers = await asyncio.gather(
-        *(scene.pool.heartbeat(slot.id, slot.lease) for slot in (first, stale, second, first)),
+        *(
+            scene.pool.assignments.heartbeat(slot.id, slot.lease)
+            for slot in (first, stale, second, first)
+        ),
         return_exceptions=True,
     )
     assert isinstance(answers[1], StaleLease)
@@ -313,27 +349,31 @@ async def test_heartbeats_that_arrive_together_are_each_answered(scene: Scene) -
 async def test_a_lost_heartbeat_tells_the_last_one(scene: Scene) -> None:
     bot, slot = await scene.running()
     heard = await scene.pass_time(seconds=10)
-    await scene.pool.heartbeat(slot.id, slot.lease)
-    assert await scene.pool.release(silent(slot, heard)) == []
-    released, ended = await scene.pool.release(silent(slot, heard + timedelta(milliseconds=1)))
+    await scene.pool.assignments.heartbeat(slot.id, slot.lease)
+    assert await scene.pool.assignments.end_assignment(silent(slot, heard)) == []
+    released, ended = await scene.pool.assignments.end_assignment(
+        silent(slot, heard + timedelta(milliseconds=1))
+    )
     assert datetime.fromisoformat(released.details["lastHeartbeat"]) == heard
     assert (ended.to_status, ended.reason) == ("FATAL", "no heartbeat")
-    assert (await scene.pool.get_bot(bot.id)).failure_cause is FailureCause.HEARTBEAT_LOST
+    assert (await scene.store.bots.get(bot.id)).failure_cause is FailureCause.HEARTBEAT_LOST
 
 
 async def test_a_bot_that_has_just_spoken_is_not_silent(scene: Scene) -> None:
     """A deployment may take long: the silence counts from when the bot came up."""
     slot = await scene.slot_of((await scene.create()).bot.id)
     await scene.pass_time(minutes=20)
-    await scene.pool.advance(slot.id, slot.lease, BotStatus.JOINING_CALL, "it runs")
+    await scene.pool.assignments.advance(slot.id, slot.lease, BotStatus.JOINING_CALL, "it runs")
     now = await scene.pass_time(seconds=1)
-    assert await scene.pool.release(silent(slot, now - timedelta(minutes=5))) == []
+    assert (
+        await scene.pool.assignments.end_assignment(silent(slot, now - timedelta(minutes=5))) == []
+    )
 
 
 async def test_a_container_made_again_tells_both_references_and_the_attempt(scene: Scene) -> None:
     bot = (await scene.create()).bot
     slot = await scene.slot_of(bot.id)
-    (first,) = await scene.pool.record_container(
+    (first,) = await scene.pool.slots.record_container(
         slot.id, slot.lease, "one", host="alpha", attempt=1
     )
     assert (first.reason, first.from_status, first.to_status) == (
@@ -342,20 +382,23 @@ async def test_a_container_made_again_tells_both_references_and_the_attempt(scen
         "deploying",
     )
     assert (
-        await scene.pool.record_container(slot.id, slot.lease, "one", host="alpha", attempt=1) == []
+        await scene.pool.slots.record_container(slot.id, slot.lease, "one", host="alpha", attempt=1)
+        == []
     )
-    (again,) = await scene.pool.record_container(slot.id, slot.lease, "two", host="beta", attempt=2)
+    (again,) = await scene.pool.slots.record_container(
+        slot.id, slot.lease, "two", host="beta", attempt=2
+    )
     assert (again.reason, again.container_ref) == ("container created again", "two")
     assert again.details == {"oldContainerRef": "one", "newContainerRef": "two", "attempt": 2}
-    assert (await scene.pool.get_bot(bot.id)).container_ref == "two"
-    after = await scene.pool.get_slot(slot.id)
+    assert (await scene.store.bots.get(bot.id)).container_ref == "two"
+    after = await scene.store.slots.get(slot.id)
     assert (after.container_ref, after.host) == ("two", "beta")
 
 
 async def test_a_deployment_tells_each_change_of_its_status(scene: Scene) -> None:
     slot = await scene.slot_of((await scene.create()).bot.id)
     told = [
-        await scene.pool.record_deployment(slot.id, slot.lease, *news)
+        await scene.pool.assignments.record_deployment(slot, *news)
         for news in (("d1", "queued"), ("d1", "queued"), ("d1", "failed"), ("d2", "queued"))
     ]
     assert [[t.details for t in written] for written in told] == [
@@ -365,9 +408,9 @@ async def test_a_deployment_tells_each_change_of_its_status(scene: Scene) -> Non
         [{"deployment": "d2", "oldStatus": None, "newStatus": "queued"}],
     ]
     await scene.end(slot)
-    await scene.pool.free(slot.id, slot.lease)
+    await scene.pool.slots.make_idle(slot.id, slot.lease)
     await scene.create()
-    assert (await scene.pool.get_slot(slot.id)).deployment_ref is None
+    assert (await scene.store.slots.get(slot.id)).deployment_ref is None
 
 
 async def test_a_bot_whose_slot_fails_before_its_call_is_tried_on_another_slot(
@@ -375,13 +418,24 @@ async def test_a_bot_whose_slot_fails_before_its_call_is_tried_on_another_slot(
 ) -> None:
     bot = (await scene.create()).bot
     slot = await scene.slot_of(bot.id)
-    await scene.pool.mark_error(slot.id, slot.lease, FailureCause.ENGINE, "it did not start")
+    await scene.pool.assignments.fail_launch(
+        FailedLaunch(
+            slot_id=slot.id, lease=slot.lease, cause=FailureCause.ENGINE, reason="it did not start"
+        )
+    )
     again = await scene.slot_of(bot.id)
     assert (again.slot_name, again.lease) == ("pool-google-meet-002", 1)
-    failed = await scene.pool.get_slot(slot.id)
+    failed = await scene.store.slots.get(slot.id)
     assert (failed.status, failed.error_message) == (SlotStatus.ERROR, "it did not start")
-    await scene.pool.mark_error(again.id, again.lease, FailureCause.ENGINE, "nor did this one")
-    after = await scene.pool.get_bot(bot.id)
+    await scene.pool.assignments.fail_launch(
+        FailedLaunch(
+            slot_id=again.id,
+            lease=again.lease,
+            cause=FailureCause.ENGINE,
+            reason="nor did this one",
+        )
+    )
+    after = await scene.store.bots.get(bot.id)
     assert (after.status, after.failure_cause, after.failure_reason, after.launch_attempts) == (
         BotStatus.FATAL,
         FailureCause.ENGINE,
@@ -396,46 +450,57 @@ async def test_a_bot_that_goes_back_to_the_queue_keeps_its_place_in_it(scene: Sc
         await scene.pass_time(seconds=1)
         bots.append((await scene.create()).bot.id)
     slot = await scene.slot_of(bots[1])
-    await scene.pool.mark_error(slot.id, slot.lease, FailureCause.ENGINE, "it did not start")
-    order = await scene.pool.queue(Platform.GOOGLE_MEET)
+    await scene.pool.assignments.fail_launch(
+        FailedLaunch(
+            slot_id=slot.id, lease=slot.lease, cause=FailureCause.ENGINE, reason="it did not start"
+        )
+    )
+    order = await scene.store.queue.entries(Platform.GOOGLE_MEET)
     assert [entry.bot_id for entry in order] == [bots[1], bots[3], bots[4]]
-    assert order[0].timeout_at - await scene.store.now() == order[2].timeout_at - order[2].queued_at
+    assert (
+        order[0].timeout_at - await scene.store.installation.now()
+        == order[2].timeout_at - order[2].queued_at
+    )
 
 
 async def test_a_bot_that_was_in_its_call_is_not_tried_again(scene: Scene) -> None:
     bot, slot = await scene.running()
-    await scene.pool.mark_error(slot.id, slot.lease, FailureCause.CRASHED, "exit code 137")
-    assert (await scene.pool.get_bot(bot.id)).status is BotStatus.FATAL
+    await scene.pool.assignments.fail_launch(
+        FailedLaunch(
+            slot_id=slot.id, lease=slot.lease, cause=FailureCause.CRASHED, reason="exit code 137"
+        )
+    )
+    assert (await scene.store.bots.get(bot.id)).status is BotStatus.FATAL
 
 
 async def test_a_slot_that_does_not_stop_is_in_error_and_can_recover_or_go(scene: Scene) -> None:
     _, slot = await scene.running()
     await scene.end(slot)
-    (failed,) = await scene.pool.mark_error(slot.id, slot.lease, FailureCause.ENGINE, "stuck")
+    (failed,) = await scene.pool.slots.fail(slot.id, slot.lease, "stuck")
     assert (failed.from_status, failed.to_status, failed.bot_id) == ("releasing", "error", None)
-    (well,) = await scene.pool.recover(slot.id, slot.lease)
+    (well,) = await scene.pool.slots.make_idle(slot.id, slot.lease, SlotStatus.ERROR)
     assert (well.from_status, well.to_status, well.reason) == ("error", "idle", "recovered")
-    assert (await scene.pool.get_slot(slot.id)).error_message is None
-    assert await scene.pool.delete_slot(slot.id, slot.lease, "given up") == []
+    assert (await scene.store.slots.get(slot.id)).error_message is None
+    assert await scene.pool.slots.delete(slot.id, slot.lease, "given up") == []
 
 
 async def test_the_bot_of_a_container_is_found_by_assignment_and_then_by_history(
     scene: Scene,
 ) -> None:
-    assert await scene.pool.bot_of_container("ref") is None
+    assert await scene.store.bots.of_container("ref") is None
     served = []
     for _ in range(2):
         bot = (await scene.create()).bot
         slot = await scene.slot_of(bot.id)
-        await scene.pool.record_container(slot.id, slot.lease, "ref", host=None, attempt=1)
-        now = await scene.pool.bot_of_container("ref")
+        await scene.pool.slots.record_container(slot.id, slot.lease, "ref", host=None, attempt=1)
+        now = await scene.store.bots.of_container("ref")
         await scene.end(slot)
-        await scene.pool.free(slot.id, slot.lease)
-        after = await scene.pool.bot_of_container("ref")
+        await scene.pool.slots.make_idle(slot.id, slot.lease)
+        after = await scene.store.bots.of_container("ref")
         assert now is not None
         assert after is not None
         served.append((now.id == bot.id, after.id == bot.id, after.status))
-        assert await scene.pool.slot_of_bot(bot.id) is None
+        assert await scene.store.slots.of_bot(bot.id) is None
     assert served == [(True, True, BotStatus.DONE)] * 2
 
 
@@ -445,14 +510,14 @@ async def test_a_container_served_last_whom_it_served_last_not_who_was_created_l
     running = [await scene.running() for _ in range(3)]
     late, urgent = await scene.create(priority=100), await scene.create(priority=1)
     _, slot = running[0]
-    await scene.pool.record_container(slot.id, slot.lease, "ref", host=None, attempt=1)
+    await scene.pool.slots.record_container(slot.id, slot.lease, "ref", host=None, attempt=1)
     for expected in (urgent, late):
         await scene.end(slot)
-        await scene.pool.free(slot.id, slot.lease)
-        slot = await scene.pool.get_slot(slot.id)
+        await scene.pool.slots.make_idle(slot.id, slot.lease)
+        slot = await scene.store.slots.get(slot.id)
         assert slot.assigned_bot_id == expected.bot.id
     await scene.end(slot)
-    served = await scene.pool.bot_of_container("ref")
+    served = await scene.store.bots.of_container("ref")
     assert served is not None
     assert served.id == late.bot.id
 
@@ -461,10 +526,10 @@ async def test_a_transition_is_one_row_and_one_log_line_that_say_the_same(scene:
     with capture_logs() as lines:
         bot = (await scene.create(correlation_id="trace-1")).bot
         slot = await scene.slot_of(bot.id)
-        await scene.pool.record_container(slot.id, slot.lease, "ref", host=None, attempt=1)
-        await scene.pool.advance(slot.id, slot.lease, BotStatus.IN_CALL, "admitted")
+        await scene.pool.slots.record_container(slot.id, slot.lease, "ref", host=None, attempt=1)
+        await scene.pool.assignments.advance(slot.id, slot.lease, BotStatus.IN_CALL, "admitted")
         await scene.end(slot)
-    rows = await scene.pool.timeline(bot.id)
+    rows = await scene.store.transitions.timeline(bot.id)
     assert len(rows) == 7
     assert [line["id"] for line in lines] == [row.id for row in rows]
     for line, row in zip(lines, rows, strict=True):
@@ -490,7 +555,9 @@ async def test_a_change_that_is_rolled_back_leaves_no_transition(scene: Scene) -
 
     async def interrupted() -> None:
         async with scene.database.transaction() as connection:
-            assert await connection.fetch(QUERIES["stop_bot"], slot.assigned_bot_id, "stop", 0)
+            assert await connection.fetch(
+                named_queries("bots")["stop"], slot.assigned_bot_id, "stop", 0
+            )
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.integration.test_bots_api import BOTS, MEET, Api, opened, problem
+from tests.integration.test_bots_api import (
+    BOTS,
+    MEET,
+    Api,
+    opened,
+    problem,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -15,7 +21,7 @@ if TYPE_CHECKING:
     from botpool.store import Database
 
 JSON = {"Content-Type": "application/json"}
-UNKEPT = "must have no NUL (\\u0000) and no half of a surrogate pair."
+UNKEPT = "must not contain NUL (\\u0000) or half of a surrogate pair."
 
 
 @pytest.fixture
@@ -29,8 +35,8 @@ async def api(database: Database) -> AsyncIterator[Api]:
     [
         (b'{"meetingUrl": ', "The body is not JSON: Expecting value, at character 16."),
         (b"hidden", "The body is not JSON: Expecting value, at character 1."),
-        (b'{"a": "\xff"}', "The body is not JSON in UTF-8, or nested too deep."),
-        (b"[" * 100_000, "The body is not JSON in UTF-8, or nested too deep."),
+        (b'{"a": "\xff"}', "The body is not UTF-8 JSON, or it is nested too deeply."),
+        (b"[" * 100_000, "The body is not UTF-8 JSON, or it is nested too deeply."),
     ],
 )
 async def test_what_is_no_json_is_a_bad_request(api: Api, content: bytes, detail: str) -> None:
@@ -45,7 +51,7 @@ async def test_a_body_must_be_called_json(api: Api, headers: dict[str, str]) -> 
     content = json.dumps({"meetingUrl": MEET})
     response = await api.alice.post(BOTS, content=content, headers=headers)
     assert problem(response, 422, "invalid_request")["detail"] == (
-        "body: must be JSON, sent with the header `Content-Type: application/json`."
+        "body: must be JSON, with the header `Content-Type: application/json`."
     )
 
 
@@ -58,10 +64,10 @@ async def test_a_body_must_be_called_json(api: Api, headers: dict[str, str]) -> 
         ({"deduplicationKey": "\udfff"}, f"deduplicationKey: {UNKEPT}"),
         ({"metadata": {"a": [{"b": "\0"}]}}, f"metadata: {UNKEPT}"),
         ({"metadata": {"\ud800": 1}}, f"metadata: {UNKEPT}"),
-        ({"config": {"a": 2**64}}, "config: must have no integer of more than 64 bits."),
+        ({"config": {"a": 2**64}}, "config: must not contain an integer of more than 64 bits."),
         (
             {"config": {"a": json.loads("[" * 200 + "]" * 200)}},
-            "config: must not be nested deeper than 100 levels.",
+            "config: must not be nested more than 100 levels deep.",
         ),
     ],
 )

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from botpool.states import BotStatus, FailureCause, SlotStatus
-from tests.coolify import DeploymentStatus, Faults, Rules
-from tests.coolify_site import IMAGE, coolify_site
-from tests.virtual_time import virtual
+from tests.fakes.coolify import DeploymentStatus, Faults, Rules
+from tests.fakes.coolify.site import IMAGE, coolify_site
+from tests.support.virtual_time import virtual
 
 if TYPE_CHECKING:
-    from botpool.models import Bot
-    from tests.coolify_site import CoolifySite
+    from botpool.models.bots import Bot
+    from tests.fakes.coolify.site import CoolifySite
 
 USUAL = Rules(pull_seconds=300, check_seconds=10, stop_seconds=3, delete_seconds=3)
 
@@ -28,13 +28,13 @@ def applications_of(site: CoolifySite) -> dict[str, str]:
     return {uuid: application.name for uuid, application in site.coolify.applications.items()}
 
 
-async def description_of(site: CoolifySite, prefix: str, within: float = 30) -> None:
-    """Wait until the only application is described like this."""
+async def description_of(site: CoolifySite, tag: str, within: float = 30) -> str:
+    """The description of the only application, as soon as it begins with this tag."""
     async with asyncio.timeout(within):
         while True:
             found = [app.description or "" for app in site.coolify.applications.values()]
-            if len(found) == 1 and found[0].startswith(prefix):
-                return
+            if len(found) == 1 and found[0].startswith(tag):
+                return found[0]
             await asyncio.sleep(1)
 
 
@@ -60,14 +60,18 @@ async def test_a_wave_pulls_once_on_each_server_and_the_next_one_not_at_all(
 async def test_the_description_of_an_application_says_what_its_slot_does(database_url: str) -> None:
     async with coolify_site(database_url, USUAL) as site:
         (bot,) = await site.ask_for(1, stay=100)
-        await description_of(site, f"[DEPLOYING] Bot #{bot} - 2026-01-01T08:0")
+        deploying = await description_of(site, "[DEPLOYING] Bot")
+        assert deploying.startswith(f"[DEPLOYING] Bot #{bot} - 2026-01-01T08:0")
         await site.until_status([bot], BotStatus.IN_CALL, within=600)
-        await description_of(site, f"[BUSY] Bot #{bot} - 2026-01-01T08:0")
+        busy = await description_of(site, "[BUSY]")
+        assert busy.startswith(f"[BUSY] Bot #{bot} - 2026-01-01T08:0")
         await site.until_ended([bot], within=600)
-        await description_of(site, "[IDLE] Available - Last used: 2026-01-01T08:0")
+        idle = await description_of(site, "[IDLE]")
+        assert idle.startswith("[IDLE] Available - Last used: 2026-01-01T08:0")
         site.coolify.unknown_images.add(IMAGE)
         (bot,) = await site.ask_for(1)
-        await description_of(site, "[ERROR] deployment ")
+        error = await description_of(site, "[ERROR]")
+        assert error.startswith("[ERROR] deployment ")
         site.check()
 
 
@@ -115,14 +119,14 @@ async def test_whatever_fails_every_bot_ends_and_nothing_is_left_or_made_twice(
         bots = await site.until_ended(ids, within=40_000)
         assert outcomes(bots) == {(BotStatus.DONE, None): 200}
         await site.until_idle(within=4000)
-        slots = await site.pool.slots()
+        slots = await site.store.slots.all()
         assert {slot.container_ref for slot in slots} == {*site.coolify.applications}
         assert site.coolify.running() == []
         site.check()
 
 
 @virtual
-async def test_ten_minutes_of_errors_delete_nothing_and_fail_nobody_who_is_heard(
+async def test_ten_minutes_of_errors_delete_nothing_and_fail_no_bot_that_is_heard(
     database_url: str,
 ) -> None:
     async with coolify_site(database_url, USUAL) as site:
@@ -136,8 +140,8 @@ async def test_ten_minutes_of_errors_delete_nothing_and_fail_nobody_who_is_heard
             site.coolify.outage = status
             waiting = await site.ask_for(1, stay=10)
             await asyncio.sleep(200)
-            assert {(await site.pool.get_bot(bot)).status for bot in live} == {BotStatus.IN_CALL}
-            assert (await site.pool.get_bot(waiting[0])).status is BotStatus.DEPLOYING
+            assert {(await site.store.bots.get(bot)).status for bot in live} == {BotStatus.IN_CALL}
+            assert (await site.store.bots.get(waiting[0])).status is BotStatus.DEPLOYING
         assert applications_of(site) == before
         site.coolify.outage = None
         bots = await site.until_ended([*live, *waiting], within=2000)
@@ -154,16 +158,16 @@ async def test_a_bot_that_ends_is_started_again_by_docker_and_does_not_rejoin(
     async with coolify_site(database_url, rules) as site:
         bots = await site.ask_for(1, stay=20)
         await site.until_ended(bots, within=100)
-        (slot,) = await site.pool.slots()
+        (slot,) = await site.store.slots.all()
         await asyncio.sleep(100)
         # It runs again, was told that it is over, and its slot waits for the proof.
         assert site.coolify.running() == [slot.container_ref]
         assert site.bots.turned_away == 1
-        assert (await site.pool.get_slot(slot.id)).status is SlotStatus.RELEASING
+        assert (await site.store.slots.get(slot.id)).status is SlotStatus.RELEASING
         await site.until_idle(within=100)
         assert site.coolify.running() == []
         assert [claim[1] for claim in site.bots.claims] == bots
-        assert await site.pool.container_logs(bots[0]) == [f"bot {bots[0]}"]
+        assert await site.store.bots.container_logs(bots[0]) == [f"bot {bots[0]}"]
         site.check()
 
 
@@ -181,7 +185,7 @@ async def test_a_deployment_that_finishes_after_our_stop_is_caught(
                 d.status is DeploymentStatus.IN_PROGRESS for d in site.coolify.deployments.values()
             ):
                 await asyncio.sleep(1)
-        await site.pool.stop_bot(bot, "enough")
+        await site.pool.assignments.stop_bot(bot, "enough")
         (waiting,) = await site.ask_for(1)
         (ended,) = await site.until_ended([bot], within=10)
         assert ended.status is BotStatus.CANCELLED
@@ -195,16 +199,16 @@ async def test_a_deployment_that_finishes_after_our_stop_is_caught(
 
 
 @virtual
-async def test_an_application_that_somebody_deleted_is_made_again(database_url: str) -> None:
+async def test_an_application_that_was_deleted_by_hand_is_made_again(database_url: str) -> None:
     async with coolify_site(database_url, USUAL) as site:
         await site.until_ended(await site.ask_for(1, stay=10), within=900)
         await site.until_idle(within=100)
-        (slot,) = await site.pool.slots()
+        (slot,) = await site.store.slots.all()
         assert slot.container_ref is not None
         await site.coolify.remove_application(slot.container_ref)
         (bot,) = await site.until_ended(await site.ask_for(1, stay=10), within=900)
         assert bot.status is BotStatus.DONE
-        (again,) = await site.pool.slots()
+        (again,) = await site.store.slots.all()
         assert applications_of(site) == {again.container_ref: slot.slot_name}
         sql = (
             "SELECT details FROM transitions WHERE slot_id = $1 AND details ? 'attempt' ORDER BY id"
@@ -227,9 +231,9 @@ async def test_a_server_that_is_unreachable_gets_no_slots_and_its_bots_live_on(
         await asyncio.sleep(60)
         bots = await site.until_ended(await site.ask_for(4, stay=10), within=900)
         assert outcomes(bots) == {(BotStatus.DONE, None): 4}
-        hosts = Counter(slot.host for slot in await site.pool.slots())
+        hosts = Counter(slot.host for slot in await site.store.slots.all())
         assert hosts == {"a": 1, "b": 5}
-        assert {(await site.pool.get_bot(bot)).status for bot in live} == {BotStatus.IN_CALL}
+        assert {(await site.store.bots.get(bot)).status for bot in live} == {BotStatus.IN_CALL}
         await site.coolify.set_reachable("a", reachable=True)
         assert outcomes(await site.until_ended(live, within=1300)) == {(BotStatus.DONE, None): 2}
         await site.until_idle(within=300)
@@ -237,7 +241,7 @@ async def test_a_server_that_is_unreachable_gets_no_slots_and_its_bots_live_on(
 
 
 @virtual
-async def test_a_full_queue_that_names_deployments_it_never_made_delays_and_fails_nobody(
+async def test_a_full_queue_that_names_deployments_it_never_made_delays_and_fails_no_bot(
     database_url: str,
 ) -> None:
     rules = Rules(

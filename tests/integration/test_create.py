@@ -12,17 +12,19 @@ from botpool.pool import Pool
 from botpool.settings import Settings
 from botpool.states import BotStatus, Platform, SlotStatus
 from botpool.store import Store
-from tests.scene import Scene, new_bot
+from tests.support.scene import Scene, new_bot
 
 if TYPE_CHECKING:
-    from botpool.models import CreatedBot
+    from botpool.models.bots import CreatedBot
     from botpool.store import Database
+
+pytestmark = pytest.mark.older_postgres
 
 
 async def crowd(scene: Scene, size: int, max_size: int, platform: Platform) -> list[CreatedBot]:
     pool = Pool(scene.store, Settings(max_pool_size=max_size))
-    await pool.configure()
-    return await asyncio.gather(*(pool.create_bot(new_bot(platform)) for _ in range(size)))
+    await pool.queue.configure()
+    return await asyncio.gather(*(pool.creation.create_bot(new_bot(platform)) for _ in range(size)))
 
 
 async def test_ten_at_once_on_an_empty_table_get_ten_slots_with_ten_names(scene: Scene) -> None:
@@ -36,8 +38,8 @@ async def test_ten_at_once_on_an_empty_table_get_ten_slots_with_ten_names(scene:
 async def test_ten_pools_at_once_on_an_empty_table_make_ten_slots(scene: Scene) -> None:
     """Nothing is combined here: every creation is a transaction of its own, against the others."""
     pools = [Pool(scene.store, Settings()) for _ in range(10)]
-    await pools[0].configure()
-    created = await asyncio.gather(*(pool.create_bot(new_bot()) for pool in pools))
+    await pools[0].queue.configure()
+    created = await asyncio.gather(*(pool.creation.create_bot(new_bot()) for pool in pools))
     assert len({one.bot.slot_name for one in created}) == 10
 
 
@@ -53,7 +55,7 @@ async def test_what_is_returned_is_what_was_written(scene: Scene) -> None:
         await scene.create(**changes),
         *[await scene.create(**changes) for _ in range(3)],
     ]:
-        assert created.bot == await scene.pool.get_bot(created.bot.id)
+        assert created.bot == await scene.store.bots.get(created.bot.id)
     assert created.queue_position == 1
 
 
@@ -61,7 +63,7 @@ async def test_the_idle_slot_least_recently_used_is_taken(scene: Scene) -> None:
     slots = [await scene.slot_of((await scene.create()).bot.id) for _ in range(3)]
     for slot in (slots[1], slots[2], slots[0]):
         await scene.end(slot)
-        await scene.pool.free(slot.id, slot.lease)
+        await scene.pool.slots.make_idle(slot.id, slot.lease)
     await scene.pass_time(seconds=1)
     assert [(await scene.create()).bot.slot_name for _ in range(3)] == [s.slot_name for s in slots]
 
@@ -69,7 +71,7 @@ async def test_the_idle_slot_least_recently_used_is_taken(scene: Scene) -> None:
 async def test_an_idle_slot_is_taken_before_the_pool_grows(scene: Scene) -> None:
     slot = await scene.idle()
     assert (await scene.create()).bot.slot_name == slot.slot_name
-    assert len(await scene.pool.slots()) == 1
+    assert len(await scene.store.slots.all()) == 1
 
 
 async def test_a_bot_of_one_platform_never_gets_a_slot_of_another(scene: Scene) -> None:
@@ -84,9 +86,9 @@ async def test_a_bot_of_one_platform_never_gets_a_slot_of_another(scene: Scene) 
     taken = await scene.create(Platform.GOOGLE_MEET)
     slot = await scene.slot_of(taken.bot.id)
     await scene.end(slot)
-    await scene.pool.free(slot.id, slot.lease)
-    assert (await scene.pool.get_slot(meet.id)).status is SlotStatus.IDLE
-    assert (await scene.pool.get_bot(zoom[3].bot.id)).status is BotStatus.QUEUED
+    await scene.pool.slots.make_idle(slot.id, slot.lease)
+    assert (await scene.store.slots.get(meet.id)).status is SlotStatus.IDLE
+    assert (await scene.store.bots.get(zoom[3].bot.id)).status is BotStatus.QUEUED
 
 
 async def test_the_first_gap_in_the_names_is_reused(scene: Scene) -> None:
@@ -110,29 +112,29 @@ async def test_a_maximum_lowered_below_the_number_of_slots_adds_none(scene: Scen
     first = await scene.slot_of(bots[0].id)
     await scene.delete(first)
     small = Pool(scene.store, Settings(max_pool_size=2))
-    await small.configure()
-    assert (await small.create_bot(new_bot())).bot.status is BotStatus.QUEUED
-    assert len(await small.slots()) == 2
+    await small.queue.configure()
+    assert (await small.creation.create_bot(new_bot())).bot.status is BotStatus.QUEUED
+    assert len(await scene.store.slots.all()) == 2
 
 
 async def test_a_maximum_that_is_raised_serves_those_who_wait(scene: Scene) -> None:
     waiting = [await scene.create() for _ in range(5)][3:]
     large = Pool(scene.store, Settings(max_pool_size=4))
-    await large.configure()
-    assert [(await scene.pool.get_bot(one.bot.id)).slot_name for one in waiting] == [
+    await large.queue.configure()
+    assert [(await scene.store.bots.get(one.bot.id)).slot_name for one in waiting] == [
         "pool-google-meet-004",
         None,
     ]
-    await scene.pool.stop_bot(waiting[1].bot.id)
+    await scene.pool.assignments.stop_bot(waiting[1].bot.id)
 
 
 async def test_a_maximum_that_is_lowered_meanwhile_queues_who_comes(scene: Scene) -> None:
     small = Pool(scene.store, Settings(max_pool_size=1))
-    creating = [Pool(scene.store, Settings()).create_bot(new_bot()) for _ in range(6)]
-    await asyncio.gather(small.configure(), *creating)
-    numbers = {row.platform: row for row in await small.numbers()}[Platform.GOOGLE_MEET]
+    creating = [Pool(scene.store, Settings()).creation.create_bot(new_bot()) for _ in range(6)]
+    await asyncio.gather(small.queue.configure(), *creating)
+    numbers = {row.platform: row for row in await scene.store.pools.numbers()}[Platform.GOOGLE_MEET]
     assert numbers.total + numbers.queued == 6
-    await scene.pool.configure()
+    await scene.pool.queue.configure()
 
 
 async def test_an_idle_slot_that_somebody_holds_is_waited_for(scene: Scene) -> None:
@@ -140,7 +142,7 @@ async def test_an_idle_slot_that_somebody_holds_is_waited_for(scene: Scene) -> N
     bots = [(await scene.create()).bot for _ in range(3)]
     slot = await scene.slot_of(bots[0].id)
     await scene.end(slot)
-    await scene.pool.free(slot.id, slot.lease)
+    await scene.pool.slots.make_idle(slot.id, slot.lease)
     async with scene.database.transaction() as connection:
         await connection.execute("SELECT FROM bot_pool_slots WHERE id = $1 FOR UPDATE", slot.id)
         creation = asyncio.create_task(scene.create())
@@ -151,14 +153,14 @@ async def test_an_idle_slot_that_somebody_holds_is_waited_for(scene: Scene) -> N
 async def test_without_a_pool_there_is_no_bot(database: Database) -> None:
     pool = Pool(Store(database), Settings())
     with pytest.raises(TransitionRefused, match="there is no pool of google-meet: configure it"):
-        await pool.create_bot(new_bot())
+        await pool.creation.create_bot(new_bot())
 
 
 @pytest.mark.parametrize("timeout", [-1, 600_001])
 async def test_a_queue_timeout_out_of_bounds_is_refused(scene: Scene, timeout: int) -> None:
     with pytest.raises(InvalidRequest, match="between 0 and 600000 ms"):
         await scene.create(queue_timeout_ms=timeout)
-    assert await scene.pool.slots() == []
+    assert await scene.store.slots.all() == []
 
 
 async def test_a_value_that_cannot_be_stored_fails_alone(scene: Scene) -> None:

@@ -11,15 +11,27 @@ import pytest
 from botpool.engines.base import ContainerState, Observation, Traits
 from botpool.engines.simulated import Faults
 from botpool.errors import EngineUnavailable, StaleLease
-from botpool.models import RESTS
-from botpool.states import BotStatus, FailureCause, Platform, SlotStatus
-from tests.reconciling import IMAGE, container, new_reconciler, working
+from botpool.models.slots import WaitsFor
+from botpool.states import (
+    BotStatus,
+    FailureCause,
+    Platform,
+    SlotStatus,
+)
+from tests.support.works import (
+    IMAGE,
+    container,
+    new_reconciler,
+    working,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from botpool.engines.base import Container
     from botpool.store import Database
+
+pytestmark = pytest.mark.older_postgres
 
 SLOW_START = Faults(start=(60.0, 60.0))
 
@@ -31,7 +43,7 @@ async def test_a_created_bot_gets_a_container_that_runs(database: Database) -> N
         assert (bot.status, slot.status) == (BotStatus.JOINING_CALL, SlotStatus.BUSY)
         assert works.engine.running() == [container(slot)]
         assert bot.container_ref == slot.container_ref
-        assert (slot.due_at, slot.claimed_by) == (None, None)
+        assert (slot.due_at, slot.reserved_by) == (None, None)
         assert await works.reasons(bot) == [
             "assigned to a new slot",
             "deployment waits for the image",
@@ -51,7 +63,7 @@ async def test_a_container_is_told_where_botpool_is_and_what_its_bot_is(
         (environment,) = told
         assert environment["BOTPOOL_URL"] == "http://botpool:8000"
         assert environment["POOL_SLOT_UUID"] == slot.container_ref
-        assert await works.pool.slot_of_token(environment["BOTPOOL_SLOT_TOKEN"]) == slot
+        assert await works.store.slots.of_token(environment["BOTPOOL_SLOT_TOKEN"]) == slot
         assert '"config":{"language":"de"}' in b64decode(environment["BOT_DATA"], b"-_").decode()
 
 
@@ -62,8 +74,8 @@ async def test_a_token_is_of_one_container_and_not_of_the_next(database: Databas
         await works.warm()
         await works.launched()
         old, new = tokens
-        assert await works.pool.slot_of_token(old) is None
-        assert await works.pool.slot_of_token(new) is not None
+        assert await works.store.slots.of_token(old) is None
+        assert await works.store.slots.of_token(new) is not None
 
 
 async def test_a_warm_slot_needs_no_pull_no_creation_and_no_lock(database: Database) -> None:
@@ -73,7 +85,7 @@ async def test_a_warm_slot_needs_no_pull_no_creation_and_no_lock(database: Datab
         # Somebody pulls the image again: a warm slot doesn't look.
         await database.execute(
             "UPDATE image_pulls SET status = 'pulling', finished_at = NULL,"
-            " claimed_by = 'other', claimed_until = 'infinity'"
+            " reserved_by = 'other', reserved_until = 'infinity'"
         )
         other = await works.replica()
         bot = (await works.create()).bot
@@ -93,7 +105,7 @@ async def test_at_most_four_deployments_run_on_a_host_and_the_next_follow_at_onc
         for expected in (4, 8, 10):
             assert len(works.engine.running()) == expected
             await works.go(seconds=61)
-        assert {(await works.pool.get_bot(bot.id)).status for bot in bots} == {
+        assert {(await works.store.bots.get(bot.id)).status for bot in bots} == {
             BotStatus.JOINING_CALL
         }
 
@@ -123,7 +135,10 @@ async def test_slots_are_spread_over_the_hosts_and_each_has_its_own_limit(
         for _ in range(10):
             await works.create()
         await works.reconciler.run_once()
-        assert sorted(slot.host or "" for slot in await works.pool.slots()) == ["a"] * 5 + ["b"] * 5
+        assert (
+            sorted(slot.host or "" for slot in await works.store.slots.all())
+            == ["a"] * 5 + ["b"] * 5
+        )
         assert sorted(running.host for running in works.engine.running()) == ["a"] * 4 + ["b"] * 4
 
 
@@ -134,7 +149,7 @@ async def test_the_word_of_a_bot_counts_before_the_status_of_the_engine(
         bot = await works.launched()
         slot = await works.slot_of(bot.id)
         assert slot.status is SlotStatus.DEPLOYING
-        assert (await works.pool.claim(slot)).id == bot.id
+        assert (await works.pool.assignments.claim(slot)).id == bot.id
         assert (await works.slot_of(bot.id)).status is SlotStatus.BUSY
         await works.go(seconds=30)
         assert (await works.slot_of(bot.id)).status is SlotStatus.BUSY
@@ -151,11 +166,11 @@ async def test_a_deployment_that_fails_is_tried_once_more_on_another_slot(
         assert bot.failure_reason is not None
         assert "it was to fail" in bot.failure_reason
         assert bot.launch_attempts == 2
-        steps = await works.pool.timeline(bot.id)
+        steps = await works.store.transitions.timeline(bot.id)
         assert len({step.slot_id for step in steps if step.slot_id}) == 2
         assert works.engine.counts["start"] == 2
         # Both slots are well again.
-        assert {slot.status for slot in await works.pool.slots()} == {SlotStatus.IDLE}
+        assert {slot.status for slot in await works.store.slots.all()} == {SlotStatus.IDLE}
 
 
 async def test_a_bot_rests_before_it_is_launched_again_where_it_has_failed(
@@ -167,7 +182,7 @@ async def test_a_bot_rests_before_it_is_launched_again_where_it_has_failed(
     ) as works:
         starts = works.engine.counts
         bot = await works.launched()
-        assert (await works.slot_of(bot.id)).deployment_status == RESTS
+        assert (await works.slot_of(bot.id)).waits_for is WaitsFor.PAUSE
         await works.go(seconds=4.9)
         assert starts["start"] == 1
         await works.go(seconds=0.2)
@@ -176,7 +191,7 @@ async def test_a_bot_rests_before_it_is_launched_again_where_it_has_failed(
         await works.go(seconds=9.8)
         assert starts["start"] == 2
         await works.go(seconds=0.3)
-        bot = await works.pool.get_bot(bot.id)
+        bot = await works.store.bots.get(bot.id)
         assert (bot.status, bot.launch_attempts) == (BotStatus.JOINING_CALL, 3)
         assert (await works.slot_of(bot.id)).deployment_status is None
 
@@ -200,9 +215,9 @@ async def test_an_exit_counts_after_the_grace_where_it_may_be_of_before_the_star
         if lags:
             assert bot.status is BotStatus.DEPLOYING
             await works.go(minutes=2, seconds=50)
-            assert (await works.pool.get_bot(bot.id)).status is BotStatus.DEPLOYING
+            assert (await works.store.bots.get(bot.id)).status is BotStatus.DEPLOYING
             await works.go(seconds=20)
-        bot = await works.pool.get_bot(bot.id)
+        bot = await works.store.bots.get(bot.id)
         assert (bot.status, bot.failure_cause) == (BotStatus.FATAL, FailureCause.CRASHED)
         assert "with code 7" in (bot.failure_reason or "")
 
@@ -222,7 +237,7 @@ async def test_a_broken_container_fails_within_the_grace_too(
         monkeypatch.setattr(works.engine, "observe", observe)
         bot = await works.launched(Platform.ZOOM)
         await works.go(seconds=1)
-        bot = await works.pool.get_bot(bot.id)
+        bot = await works.store.bots.get(bot.id)
         assert (bot.status, bot.failure_reason) == (BotStatus.FATAL, "degraded:unhealthy")
 
 
@@ -231,9 +246,9 @@ async def test_a_deployment_that_takes_25_minutes_has_failed(database: Database)
     async with working(database, faults=faults, max_launch_attempts=1) as works:
         bot = await works.launched()
         await works.go(minutes=24, seconds=59)
-        assert (await works.pool.get_bot(bot.id)).status is BotStatus.DEPLOYING
+        assert (await works.store.bots.get(bot.id)).status is BotStatus.DEPLOYING
         await works.go(seconds=20)
-        bot = await works.pool.get_bot(bot.id)
+        bot = await works.store.bots.get(bot.id)
         assert (bot.status, bot.failure_cause) == (BotStatus.FATAL, FailureCause.START_TIMEOUT)
         assert "last status: starting" in (bot.failure_reason or "")
         assert works.engine.running() == []
@@ -261,11 +276,11 @@ async def test_a_container_that_the_engine_has_lost_is_created_again(database: D
         works.engine.lose(container(slot))
         bot = await works.launched()
         await works.go(seconds=1)
-        bot = await works.pool.get_bot(bot.id)
+        bot = await works.store.bots.get(bot.id)
         assert bot.status is BotStatus.JOINING_CALL
         (step,) = [
             step
-            for step in await works.pool.timeline(bot.id)
+            for step in await works.store.transitions.timeline(bot.id)
             if step.reason == "container created again"
         ]
         assert step.details["oldContainerRef"] == slot.container_ref
@@ -281,24 +296,25 @@ async def test_an_image_that_the_host_has_lost_is_pulled_again(database: Databas
         bot = await works.launched()
         await works.go(seconds=1)
         await works.go(seconds=1)
-        assert (await works.pool.get_bot(bot.id)).status is BotStatus.JOINING_CALL
+        assert (await works.store.bots.get(bot.id)).status is BotStatus.JOINING_CALL
         assert works.engine.counts["pull"] == 2
 
 
 @pytest.mark.parametrize(
     "change", ["engine = 'gone', host = 'x', container_ref = 'y'", "engine = 'gone', image = NULL"]
 )
-async def test_slots_of_an_engine_that_is_not_used_any_more_move_to_the_one_that_is(
+async def test_slots_of_an_engine_that_is_not_used_any_more_make_way_for_others(
     database: Database, change: str
 ) -> None:
     async with working(database) as works:
-        slot = await works.warm()
+        old = await works.warm()
         await works.database.execute(f"UPDATE bot_pool_slots SET {change}")
         bot = await works.launched()
-        assert bot.status is BotStatus.JOINING_CALL
-        moved = await works.pool.get_slot(slot.id)
-        assert (moved.engine, moved.host, moved.image) == ("simulated", "a", IMAGE)
-        assert container(moved) in works.engine.running()
+        assert (bot.status, bot.launch_attempts) == (BotStatus.JOINING_CALL, 1)
+        (slot,) = await works.store.slots.all()
+        assert slot.id != old.id
+        assert (slot.engine, slot.host, slot.image) == ("simulated", "a", IMAGE)
+        assert container(slot) in works.engine.running()
 
 
 async def test_a_container_that_would_call_where_we_are_not_any_more_is_made_anew(
@@ -322,7 +338,7 @@ async def test_slots_are_made_of_the_image_that_the_settings_name_now(database: 
         other = await replace(works, settings=newer).replica()
         bot = (await works.create()).bot
         await other.run_once()
-        slot = await works.pool.get_slot(slot.id)
+        slot = await works.store.slots.get(slot.id)
         assert (slot.assigned_bot_id, slot.status) == (bot.id, SlotStatus.BUSY)
         assert slot.image == "bot:2"
         assert works.engine.counts["pull a bot:2"] == 1
@@ -345,7 +361,7 @@ async def test_a_call_whose_answer_was_lost_is_not_made_twice(
         slot = await works.slot_of(bot.id)
         assert (slot.status, slot.failed_steps) == (SlotStatus.DEPLOYING, 1)
         await works.go(seconds=1)
-        bot = await works.pool.get_bot(bot.id)
+        bot = await works.store.bots.get(bot.id)
         assert (bot.status, bot.launch_attempts) == (BotStatus.JOINING_CALL, 1)
         assert works.engine.counts["start"] == 1
         assert len(await works.engine.list("a")) == 1
@@ -357,10 +373,10 @@ async def test_an_engine_that_does_not_answer_fails_no_bot(database: Database) -
         bot = await works.launched()
         for _ in range(20):
             await works.go(minutes=1)
-        assert (await works.pool.get_bot(bot.id)).status is BotStatus.DEPLOYING
+        assert (await works.store.bots.get(bot.id)).status is BotStatus.DEPLOYING
         works.engine.bring_back("a")
         await works.go(minutes=2)
-        assert (await works.pool.get_bot(bot.id)).status is BotStatus.JOINING_CALL
+        assert (await works.store.bots.get(bot.id)).status is BotStatus.JOINING_CALL
 
 
 async def test_a_bot_stopped_while_its_container_starts_leaves_nothing_running(
@@ -372,13 +388,13 @@ async def test_a_bot_stopped_while_its_container_starts_leaves_nothing_running(
 
         async def start(container: Container, environment: Mapping[str, str]) -> str:
             ref = await started(container, environment)
-            await works.pool.stop_bot(bot.id)
+            await works.pool.assignments.stop_bot(bot.id)
             return ref
 
         works.engine.start = start  # type: ignore[method-assign]
         await works.reconciler.run_once()
-        assert (await works.pool.get_bot(bot.id)).status is BotStatus.CANCELLED
-        (slot,) = await works.pool.slots()
+        assert (await works.store.bots.get(bot.id)).status is BotStatus.CANCELLED
+        (slot,) = await works.store.slots.all()
         assert slot.status is SlotStatus.IDLE
         assert works.engine.running() == []
 
@@ -387,7 +403,7 @@ async def test_a_claim_of_a_slot_without_a_bot_is_stale(database: Database) -> N
     async with working(database) as works:
         slot = await works.warm()
         with pytest.raises(StaleLease, match="has no bot"):
-            await works.pool.claim(slot)
+            await works.pool.assignments.claim(slot)
 
 
 async def test_platforms_without_an_image_need_no_pull(database: Database) -> None:
@@ -405,10 +421,10 @@ async def test_a_failure_that_is_older_than_the_bots_own_word_is_none(
         slot = await works.slot_of(bot.id)
 
         async def late(*_: object) -> Observation:
-            await works.pool.advance(slot.id, slot.lease, BotStatus.IN_CALL, "admitted")
+            await works.pool.assignments.advance(slot.id, slot.lease, BotStatus.IN_CALL, "admitted")
             return Observation(state=ContainerState.FAILED, detail="the deployment has failed")
 
         monkeypatch.setattr(works.engine, "observe", late)
         await works.go(seconds=30)
-        assert (await works.pool.get_bot(bot.id)).status is BotStatus.IN_CALL
-        assert (await works.pool.get_slot(slot.id)).status is SlotStatus.BUSY
+        assert (await works.store.bots.get(bot.id)).status is BotStatus.IN_CALL
+        assert (await works.store.slots.get(slot.id)).status is SlotStatus.BUSY

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import shlex
 import sys
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,16 +13,22 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from botpool.doctor import ENGINES, Finding, Result, diagnose, folders
+from botpool.doctor import (
+    Finding,
+    Result,
+    diagnose,
+    folders,
+)
 from botpool.doctor import database as doctor_database
+from botpool.engines.base import EngineName
 from botpool.settings import Settings
 from botpool.store import connect
-from botpool.store.embedded import embedded_postgres
+from botpool.store.postgres.embedded import embedded_postgres
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from tests.scene import Scene
+    from tests.support.scene import Scene
 
 NOWHERE = "postgresql://me:hunter22@127.0.0.1:1/pool"
 
@@ -100,7 +107,7 @@ async def test_a_database_that_is_silent_is_given_up(
         url = f"postgresql://me:hunter22@127.0.0.1:{port}/pool"
         async with asyncio.timeout(10):
             findings = await diagnose(settings_in(tmp_path, database_url=url))
-    assert only(findings, "database").found == "There was no answer in time"
+    assert only(findings, "database").found == "No answer in time"
 
 
 async def test_a_database_that_is_not_migrated_is_told_so_and_left_as_it_is(
@@ -127,7 +134,7 @@ async def test_a_server_that_is_too_old_is_a_problem(
     tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No server older than the oldest that we take is at hand, so the limit is raised."""
-    monkeypatch.setattr("botpool.store.database.MINIMUM_VERSION", 99)
+    monkeypatch.setattr("botpool.store.postgres.database.MINIMUM_VERSION", 99)
     found = only(await diagnose(settings_in(tmp_path, database_url=database_url)), "database")
     assert found.result is Result.PROBLEM
     assert "botpool needs 99 or later" in found.found
@@ -136,7 +143,7 @@ async def test_a_server_that_is_too_old_is_a_problem(
 async def test_nothing_is_made_on_a_fresh_machine(tmp_path: Path) -> None:
     findings = await diagnose(settings_in(tmp_path))
     assert problems(findings) == set()
-    assert "the first start of botpool makes" in only(findings, "database").found
+    assert "botpool creates it when it first starts" in only(findings, "database").found
     assert [*tmp_path.iterdir()] == []
 
 
@@ -160,14 +167,14 @@ async def test_a_data_folder_that_cannot_be_is_a_problem_and_no_database_is_look
     assert only(findings, "database").result is Result.NOT_CHECKED
 
 
-async def test_a_data_folder_of_somebody_else_is_a_problem(
+async def test_a_data_folder_of_another_user_is_a_problem(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Root, who may run this, can write everywhere."""
+    """Root, which may run this, can write everywhere."""
     monkeypatch.setattr(os, "access", lambda *_: False)
     found = only(await diagnose(settings_in(tmp_path)), "data folder")
     assert found.result is Result.PROBLEM
-    assert "can't be written to" in found.found
+    assert "can't write to" in found.found
 
 
 async def test_a_disk_that_is_nearly_full_is_a_warning(
@@ -203,7 +210,7 @@ async def test_an_engine_that_is_unknown_is_a_problem_that_names_those_there_are
     findings = await diagnose(settings_in(tmp_path, engine="podman"))
     found = only(findings, "engine")
     assert found.result is Result.PROBLEM
-    assert all(name in found.mend for name in ENGINES)
+    assert all(name in found.mend for name in EngineName)
     assert {each.engine for each in findings} == {None}
 
 
@@ -247,11 +254,11 @@ async def test_a_pool_that_its_hosts_have_no_room_for_is_a_warning(tmp_path: Pat
         (None, Result.OK, "sample bot"),
         (f"{sys.executable} -m bot", Result.OK, "python"),
         ("sh -c 'sleep 1'", Result.OK, "/sh"),
-        ("no-such-program", Result.PROBLEM, "is not there"),
-        ("/no/such/program --fast", Result.PROBLEM, "is not there"),
-        ("./bot.sh", Result.PROBLEM, "in the folder of a slot"),
-        ("{folder}/bot.sh", Result.PROBLEM, "can't be executed"),
-        ("sh bot.sh", Result.WARNING, "in the folder of a slot"),
+        ("no-such-program", Result.PROBLEM, "was not found"),
+        ("/no/such/program --fast", Result.PROBLEM, "was not found"),
+        ("./bot.sh", Result.PROBLEM, "relative to the slot's folder"),
+        ("{folder}/bot.sh", Result.PROBLEM, "is not executable"),
+        ("sh bot.sh", Result.WARNING, "relative to the slot's folder"),
         ("sh 'unclosed", Result.PROBLEM, "can't be split"),
     ],
 )
@@ -289,7 +296,7 @@ async def test_a_check_that_fails_stops_no_other(
     def fail(*_: object) -> None:
         raise ZeroDivisionError("one over nothing")
 
-    monkeypatch.setattr("botpool.doctor.process._check_command", fail)
+    monkeypatch.setattr(shlex, "split", fail)
     findings = await diagnose(settings_in(tmp_path))
     found = only(findings, "command", "process")
     assert found.result is Result.PROBLEM

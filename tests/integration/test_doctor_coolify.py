@@ -15,10 +15,10 @@ from botpool.doctor.coolify import examine_coolify
 from botpool.doctor.database import Known
 from botpool.doctor.findings import Report
 from botpool.settings import Settings
-from tests.coolify import Coolify, Faults, Rules
-from tests.engines.docker_scene import serving
+from tests.fakes.coolify import Coolify, Faults, Rules
 from tests.integration.test_doctor import mute, of, only
-from tests.virtual_time import virtual
+from tests.support.docker_scene import web_server
+from tests.support.virtual_time import virtual
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -108,7 +108,7 @@ async def access_to(coolify: Coolify, **changes: Any) -> Finding:
 async def test_an_api_that_is_off_is_told_from_the_rest() -> None:
     async with imitated(dataclasses.replace(FITTING, api_enabled=False)) as coolify:
         found = await access_to(coolify)
-    assert found.found == "Coolify's API is off"
+    assert found.found == "Coolify's API is turned off"
     assert "API Access" in found.mend
 
 
@@ -131,7 +131,7 @@ async def test_blanks_around_a_token_do_no_harm_and_within_it_are_a_problem() ->
         assert bad(await examine(coolify, coolify_api_token=f" {coolify.token}\n")) == {}
         inner = coolify.token.partition("|")[2]
         found = await access_to(coolify, coolify_api_token=f"1| {inner}")
-    assert "must be like" in found.found
+    assert "must look like" in found.found
 
 
 @pytest.mark.parametrize("lacking", ["read", "write", "deploy"])
@@ -165,7 +165,7 @@ async def test_a_limit_that_is_used_up_is_a_warning_and_ends_the_checks() -> Non
 
 async def found_at(url: str, **changes: Any) -> Finding:
     """What is found about access where no Coolify is."""
-    token = "1|do-not-show-me"  # noqa: S105 - of nobody
+    token = "1|do-not-show-me"  # noqa: S105 - of no Coolify
     given = {"coolify_api_url": url, "coolify_api_token": token, "coolify_server_uuid": "a"}
     report = Report("coolify")
     await examine_coolify(report, Settings(**{**given, **changes}), None)
@@ -185,17 +185,17 @@ async def test_an_address_where_no_coolify_is_is_a_problem_that_says_what_is_the
     app = web.Application()
     app.router.add_get("/api/v1/version", page)
     app.router.add_get("/moved/api/v1/version", elsewhere)
-    async with serving(app) as url:
+    async with web_server(app) as url:
         assert "is not Coolify's API" in (await found_at(url)).found
         assert "is not Coolify's API" in (await found_at(f"{url}/dashboard")).found
         assert (await found_at(f"{url}/moved")).found.endswith(
-            " leads on to https://coolify.example/login"
+            " redirects to https://coolify.example/login"
         )
         tls = await found_at(url.replace("http://", "https://me:hunter22@"))
-        assert "TLS fails" in tls.found
+        assert "TLS error" in tls.found
         assert "hunter22" not in tls.found
     assert "refused" in (await found_at(url)).found
-    assert "not known here" in (await found_at("https://coolify.invalid")).found
+    assert "can't be resolved" in (await found_at("https://coolify.invalid")).found
 
 
 async def test_a_coolify_that_is_silent_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,9 +238,9 @@ async def test_a_setting_that_is_missing_is_named(changes: dict[str, Any]) -> No
 @pytest.mark.parametrize(
     ("version", "result", "lacks"),
     [
-        ("4.0.0-beta.428", Result.PROBLEM, ["build", "cancelled", "throws", "domain", "keep"]),
-        ("4.0.0-beta.435", Result.PROBLEM, ["cancelled", "throws", "domain", "keep"]),
-        ("4.0.0-beta.452", Result.PROBLEM, ["throws", "domain", "keep"]),
+        ("4.0.0-beta.428", Result.PROBLEM, ["build", "cancelled", "deletes", "domain", "keep"]),
+        ("4.0.0-beta.435", Result.PROBLEM, ["cancelled", "deletes", "domain", "keep"]),
+        ("4.0.0-beta.452", Result.PROBLEM, ["deletes", "domain", "keep"]),
         ("4.0.0-beta.453", Result.WARNING, ["domain", "keep"]),
         ("4.0.0-beta.466", Result.WARNING, ["keep"]),
         ("4.0.0-beta.467", Result.OK, []),
@@ -254,7 +254,7 @@ async def test_an_old_version_is_told_what_it_lacks(
     async with imitated(dataclasses.replace(FITTING, version=version)) as coolify:
         found = the(await examine(coolify), "version")
     assert found.result is result
-    every = ["build", "cancelled", "throws", "domain", "keep"]
+    every = ["build", "cancelled", "deletes", "domain", "keep"]
     assert [word for word in every if word in found.found] == lacks
     assert version in found.found
 

@@ -12,17 +12,23 @@ from botpool.doctor import Result
 from botpool.doctor.coolify import examine_coolify
 from botpool.doctor.database import Known
 from botpool.doctor.findings import Report
-from tests.coolify import Rules
+from tests.fakes.coolify import Rules
 from tests.integration.test_doctor import of
-from tests.integration.test_doctor_coolify import bad, examine, imitated, settings_for, the
+from tests.integration.test_doctor_coolify import (
+    bad,
+    examine,
+    imitated,
+    settings_for,
+    the,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from starlette.types import Receive, Scope, Send
 
-    from tests.coolify import Coolify
-    from tests.scene import Scene
+    from tests.fakes.coolify import Coolify
+    from tests.support.scene import Scene
 
 # Places
 
@@ -41,7 +47,7 @@ async def test_an_environment_that_is_not_there_is_a_problem_that_names_those_th
     async with imitated() as coolify:
         findings = await examine(coolify, coolify_environment_name="staging")
     assert bad(findings) == {"environment": Result.PROBLEM}
-    assert "it has production" in the(findings, "environment").found
+    assert "Environments: production" in the(findings, "environment").found
 
 
 async def test_a_server_that_is_not_there_is_a_problem_that_names_those_there_are() -> None:
@@ -49,7 +55,7 @@ async def test_a_server_that_is_not_there_is_a_problem_that_names_those_there_ar
         findings = await examine(coolify, coolify_server_uuid="a,c")
     assert bad(findings) == {"server": Result.PROBLEM}
     (_, found) = of(findings, "server", "coolify")
-    assert "no server c. There are a (a), b (b)" in found.found
+    assert "no server c. Servers: a (a), b (b)" in found.found
 
 
 @pytest.mark.parametrize(
@@ -89,14 +95,14 @@ def on(coolify: Coolify, server: str, name: str) -> str:
 async def test_destinations_are_checked_as_far_as_applications_show_them() -> None:
     async with imitated() as coolify:
         a, b = (coolify.destinations[server] for server in ("a", "b"))
-        nobody_knows = await examine(coolify, coolify_destination_uuid=f"{a},{b}")
+        none_shown = await examine(coolify, coolify_destination_uuid=f"{a},{b}")
         on(coolify, "a", "website")
         one_shown = await examine(coolify, coolify_destination_uuid=f"{a},{b}")
         on(coolify, "b", "website")
         crossed = await examine(coolify, coolify_destination_uuid=f"{b},{a}")
     results = [
         [each.result for each in of(findings, "destination", "coolify")]
-        for findings in (nobody_knows, one_shown, crossed)
+        for findings in (none_shown, one_shown, crossed)
     ]
     assert results == [
         [Result.NOT_CHECKED] * 2,
@@ -161,20 +167,24 @@ async def test_destinations_are_checked_where_coolify_lists_them(
         (
             "4.3.11",
             {"disable_application_image_retention": True},
-            "away, on schedule, when the disk is 80 % full",
+            "the image on schedule, when the disk is 80 % full",
         ),
         (
             "4.3.11",
             {"disable_application_image_retention": True, "force_docker_cleanup": False},
-            "away, when the disk is 80 % full",
+            "the image when the disk is 80 % full",
         ),
         (
             "4.0.0-beta.460",
             {"disable_application_image_retention": True},
-            "away, with every stop, on schedule",
+            "the image with every stop, on schedule",
         ),
         ("4.0.0-beta.460", {}, None),
-        ("4.0.0-beta.452", {"force_docker_cleanup": False}, "away, with every stop, when the disk"),
+        (
+            "4.0.0-beta.452",
+            {"force_docker_cleanup": False},
+            "the image with every stop, when the disk",
+        ),
     ],
 )
 async def test_settings_that_throw_the_image_away_are_a_warning(
@@ -209,11 +219,11 @@ async def test_applications_that_are_named_like_slots_and_known_are_ok(scene: Sc
     await scene.create()
     async with imitated() as coolify:
         uuid = on(coolify, "a", "pool-google-meet-001")
-        making = Known(slots=await scene.pool.slots(), used=frozenset())
+        making = Known(slots=await scene.store.slots.all(), used=frozenset())
         await scene.database.execute(
             "UPDATE bot_pool_slots SET engine = 'coolify', host = 'a', container_ref = $1", uuid
         )
-        made = Known(slots=await scene.pool.slots(), used=frozenset())
+        made = Known(slots=await scene.store.slots.all(), used=frozenset())
         for known in (making, made):
             findings = await examine(coolify, known)
             assert bad(findings) == {}
@@ -234,5 +244,5 @@ async def test_applications_with_one_name_and_unknown_ones_are_warnings() -> Non
     assert {each.result for each in findings} == {Result.WARNING}
     assert f"pool-zoom-001 ({first}, {second})" in twice.found
     assert "slots import" in twice.mend
-    assert strange.found.startswith("2 are named like slots, and not of this botpool")
+    assert strange.found.startswith("2 are named like slots but are not this botpool's")
     assert Counter(each.result for each in unread) == {Result.WARNING: 1, Result.NOT_CHECKED: 1}

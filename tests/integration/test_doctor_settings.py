@@ -8,13 +8,18 @@ import pytest
 from aiohttp import web
 
 from botpool.doctor import Finding, Result, diagnose
-from tests.engines.docker_scene import serving
-from tests.integration.test_doctor import of, only, problems, settings_in
+from tests.integration.test_doctor import (
+    of,
+    only,
+    problems,
+    settings_in,
+)
+from tests.support.docker_scene import web_server
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.scene import Scene
+    from tests.support.scene import Scene
 
 # Images
 
@@ -127,7 +132,7 @@ async def test_what_answers_at_the_address_must_be_botpool(tmp_path: Path) -> No
     app = web.Application()
     app.router.add_get("/pool/healthz", health)
     app.router.add_get("/healthz", page)
-    async with serving(app) as url:
+    async with web_server(app) as url:
         with_password = url.replace("//", "//me:hunter22@")
         ours = await answering(tmp_path, f"{with_password}/pool/")
         other = await answering(tmp_path, url)
@@ -137,11 +142,11 @@ async def test_what_answers_at_the_address_must_be_botpool(tmp_path: Path) -> No
     assert (ours.result, ours.found) == (Result.OK, f"botpool answers at {url}/pool")
     for found in (other, nothing):
         assert found.result is Result.WARNING
-        assert "Something else than botpool" in found.found
-    assert "TLS fails" in tls.found
+        assert "Something other than botpool" in found.found
+    assert "TLS error" in tls.found
     assert "refused" in gone.found
     assert "botpool serve" in gone.mend
     unknown = await answering(tmp_path, "http://botpool.invalid")
     assert unknown.result is Result.WARNING
-    assert "not known here" in unknown.found
+    assert "can't be resolved" in unknown.found
     assert (await answering(tmp_path, "http://host.docker.internal")).result is (Result.NOT_CHECKED)

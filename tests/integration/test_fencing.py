@@ -9,22 +9,29 @@ from typing import TYPE_CHECKING
 import pytest
 
 from botpool.engines.base import Traits
-from botpool.errors import ClaimLost, EngineRefused, StaleLease
+from botpool.errors import EngineRefused, ReservationLost
+from botpool.reconciler.compare import CompareCounts
 from botpool.reconciler.deploy import deploy
 from botpool.reconciler.release import release
-from botpool.reconciler.sync import SyncCounts
-from botpool.states import BotStatus, FailureCause, Platform, SlotStatus
-from tests.reconciling import container, working
+from botpool.states import (
+    BotStatus,
+    FailureCause,
+    Platform,
+    SlotStatus,
+)
+from tests.support.works import container, working
 
 if TYPE_CHECKING:
-    from botpool.models import Slot
+    from botpool.models.slots import Slot
     from botpool.reconciler import Reconciler
     from botpool.store import Database
 
+pytestmark = pytest.mark.older_postgres
+
 
 async def taken_by(paused: Reconciler) -> Slot:
-    """The slot that a replica has taken, before it is paused for longer than its claim."""
-    (slot,) = await paused._claims.take_due(1)
+    """The slot that a replica has reserved, before it is paused for longer than that lasts."""
+    (slot,) = await paused.reservations.take_due(1)
     return slot
 
 
@@ -36,8 +43,8 @@ async def test_a_late_release_does_not_stop_the_next_bot(database: Database) -> 
         paused = await works.replica()
         stale = await taken_by(paused)
         await works.go(seconds=20)
-        assert (await works.pool.get_bot(second.id)).status is BotStatus.JOINING_CALL
-        with pytest.raises(ClaimLost):
+        assert (await works.store.bots.get(second.id)).status is BotStatus.JOINING_CALL
+        with pytest.raises(ReservationLost):
             await release(paused._context, stale)
         assert len(works.engine.running()) == 1
         # Even without a look at its claim: the next bot's container has another name.
@@ -51,10 +58,9 @@ async def test_a_late_deployment_starts_nothing_and_fails_nobody(database: Datab
         paused = await works.replica()
         stale = await taken_by(paused)
         await works.go(seconds=20)
-        with pytest.raises(StaleLease):
-            await deploy(paused._context, paused._pulls, stale)
+        await deploy(paused._context, paused._pulls, stale)
         assert works.engine.counts["start"] == 1
-        assert (await works.pool.get_bot(bot.id)).status is BotStatus.JOINING_CALL
+        assert (await works.store.bots.get(bot.id)).status is BotStatus.JOINING_CALL
 
 
 async def test_a_refusal_that_comes_late_fails_nobody(
@@ -74,9 +80,9 @@ async def test_a_refusal_that_comes_late_fails_nobody(
 
         created = works.engine.create
         monkeypatch.setattr(works.engine, "create", refused)
-        with pytest.raises(ClaimLost):
+        with pytest.raises(ReservationLost):
             await deploy(paused._context, paused._pulls, stale)
-        assert (await works.pool.get_bot(bot.id)).status is BotStatus.JOINING_CALL
+        assert (await works.store.bots.get(bot.id)).status is BotStatus.JOINING_CALL
 
 
 async def test_a_container_that_runs_already_is_given_to_no_bot(database: Database) -> None:
@@ -92,8 +98,8 @@ async def test_an_idle_slot_whose_container_was_started_gets_another(database: D
     async with working(database) as works:
         slot = await works.warm(Platform.ZOOM)
         await works.engine.start(container(slot), {})
-        assert (await works.reconciler.sync_once()).created_again == 1
-        again = await works.pool.get_slot(slot.id)
+        assert (await works.reconciler.compare_once()).created_again == 1
+        again = await works.store.slots.get(slot.id)
         assert works.engine.containers() == [container(again)]
         assert works.engine.running() == []
 
@@ -102,60 +108,62 @@ async def test_who_works_on_a_slot_does_not_take_it_twice(database: Database) ->
     async with working(database) as works:
         await works.create(Platform.ZOOM)
         slot = await taken_by(works.reconciler)
-        claims = works.reconciler._claims
-        async with claims.working_on(slot):
+        reservations = works.reconciler.reservations
+        async with reservations.working_on(slot):
             await works.pass_time(seconds=20)
-            assert await claims.take_due(10) == []
-            async with claims.take(slot.id) as again:
+            assert await reservations.take_due(10) == []
+            async with reservations.take(slot.id) as again:
                 assert again is None
 
 
 async def test_two_tasks_that_take_a_slot_at_once_do_not_both_have_it(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its claim expires while one of them waits for the answer, and the other takes it."""
+    """Its reservation expires while one of them waits for the answer, and the other takes it."""
     async with working(database) as works, AsyncExitStack() as other:
         await works.create(Platform.ZOOM)
         slot = await taken_by(works.reconciler)
-        store, claims = works.reconciler._context.store, works.reconciler._claims
-        claim_slot = store.claim_slot
+        reservations = works.reconciler.reservations
+        reserve = works.store.reservations.reserve
 
         async def slow(slot_id: int, replica: str, ttl_ms: int) -> Slot | None:
-            found = await claim_slot(slot_id, replica, ttl_ms)
+            found = await reserve(slot_id, replica, ttl_ms)
             await works.pass_time(seconds=20)
-            (again,) = await claims.take_due(1)
-            await other.enter_async_context(claims.working_on(again))
+            (again,) = await reservations.take_due(1)
+            await other.enter_async_context(reservations.working_on(again))
             return found
 
-        monkeypatch.setattr(store, "claim_slot", slow)
+        monkeypatch.setattr(works.store.reservations, "reserve", slow)
         await works.pass_time(seconds=20)
-        async with claims.take(slot.id) as taken:
+        async with reservations.take(slot.id) as taken:
             assert taken is None
-        with pytest.raises(ClaimLost, match="is worked on already"):
-            async with claims.working_on(slot):
+        with pytest.raises(ReservationLost, match="Another task already works on"):
+            async with reservations.working_on(slot):
                 pytest.fail("it is not ours alone")
-        await claims.give_back(slot, 0)
-        assert (await works.pool.get_slot(slot.id)).claimed_by == works.reconciler._context.replica
+        await reservations.give_back(slot, 0)
+        assert (await works.store.slots.get(slot.id)).reserved_by == works.reconciler.replica
 
 
-async def test_a_lost_claim_is_an_error_and_not_the_end_of_its_task(database: Database) -> None:
+async def test_a_lost_reservation_is_an_error_and_not_the_end_of_its_task(
+    database: Database,
+) -> None:
     async with working(database) as works:
         await works.create(Platform.ZOOM)
         slot = await taken_by(works.reconciler)
-        claims = works.reconciler._claims
+        reservations = works.reconciler.reservations
 
         async def work() -> str:
             try:
-                async with claims.working_on(slot):
+                async with reservations.working_on(slot):
                     await asyncio.Event().wait()
-            except ClaimLost:
+            except ReservationLost:
                 return "goes on"
             return "never"
 
         working_task = asyncio.create_task(work())
         await asyncio.sleep(0)
-        await database.execute("UPDATE bot_pool_slots SET claimed_by = 'other'")
-        await claims.renew()
+        await database.execute("UPDATE bot_pool_slots SET reserved_by = 'other'")
+        await reservations.renew()
         assert await working_task == "goes on"
 
 
@@ -166,7 +174,7 @@ async def test_one_crash_that_cannot_be_told_keeps_no_other_from_being_seen(
         bots = [await works.launched(Platform.ZOOM) for _ in range(3)]
         for bot in bots:
             slot = await works.slot_of(bot.id)
-            await works.pool.advance(slot.id, slot.lease, BotStatus.IN_CALL, "admitted")
+            await works.pool.assignments.advance(slot.id, slot.lease, BotStatus.IN_CALL, "admitted")
             works.engine.say(container(slot), "bad \x00 byte")
             works.engine.exit(container(slot), 1)
         observe = works.engine.observe
@@ -178,9 +186,9 @@ async def test_one_crash_that_cannot_be_told_keeps_no_other_from_being_seen(
             return await observe(asked)  # type: ignore[arg-type]
 
         monkeypatch.setattr(works.engine, "observe", refuses)
-        assert await works.reconciler.sync_once() == SyncCounts(crashed=2)
+        assert await works.reconciler.compare_once() == CompareCounts(crashed=2)
         for bot in bots[1:]:
-            found = await works.pool.get_bot(bot.id)
+            found = await works.store.bots.get(bot.id)
             assert found.failure_cause is FailureCause.CRASHED
             assert "bad \N{REPLACEMENT CHARACTER} byte" in (found.failure_reason or "")
 
@@ -189,8 +197,8 @@ async def test_a_container_that_broke_has_crashed(database: Database) -> None:
     async with working(database, max_launch_attempts=1) as works:
         bot = await works.launched(Platform.ZOOM)
         works.engine.fail(container(await works.slot_of(bot.id)))
-        assert await works.reconciler.sync_once() == SyncCounts(crashed=1)
-        assert (await works.pool.get_bot(bot.id)).status is BotStatus.FATAL
+        assert await works.reconciler.compare_once() == CompareCounts(crashed=1)
+        assert (await works.store.bots.get(bot.id)).status is BotStatus.FATAL
 
 
 async def test_a_deployment_on_a_host_that_nobody_reaches_fails_in_time(
@@ -200,9 +208,9 @@ async def test_a_deployment_on_a_host_that_nobody_reaches_fails_in_time(
         bot = (await works.create(Platform.ZOOM)).bot
         await database.execute("UPDATE bot_pool_slots SET host = 'gone'")
         await works.go(minutes=24)
-        assert (await works.pool.get_bot(bot.id)).status is BotStatus.DEPLOYING
+        assert (await works.store.bots.get(bot.id)).status is BotStatus.DEPLOYING
         await works.go(minutes=2)
-        found = await works.pool.get_bot(bot.id)
+        found = await works.store.bots.get(bot.id)
         assert (found.status, found.launch_attempts) == (BotStatus.JOINING_CALL, 2)
 
 
@@ -212,11 +220,11 @@ async def test_the_output_of_every_launch_is_kept(database: Database) -> None:
         works.engine.started = lambda started, _: works.engine.say(started, next(said))
         bot = await works.launched(Platform.ZOOM)
         works.engine.exit(container(await works.slot_of(bot.id)), 1)
-        await works.reconciler.sync_once()
+        await works.reconciler.compare_once()
         await works.reconciler.run_once()
         await works.end(await works.slot_of(bot.id))
         await works.reconciler.run_once()
-        assert await works.pool.container_logs(bot.id) == ["first", "second"]
+        assert await works.store.bots.container_logs(bot.id) == ["first", "second"]
 
 
 async def test_a_bot_that_claims_makes_room_for_the_next_deployment(
@@ -227,7 +235,7 @@ async def test_a_bot_that_claims_makes_room_for_the_next_deployment(
         works.engine.faults = type(works.engine.faults)(start=(60.0, 60.0))
         first = await works.launched(Platform.ZOOM)
         second = await works.launched(Platform.ZOOM)
-        await works.pool.claim(await works.slot_of(first.id))
+        await works.pool.assignments.claim(await works.slot_of(first.id))
         await works.reconciler.run_once()
         assert (await works.slot_of(second.id)).deployment_started_at is not None
 
@@ -255,14 +263,14 @@ async def test_a_bot_that_does_not_leave_within_its_time_is_ended(database: Data
     async with working(database) as works:
         bot = await works.launched(Platform.ZOOM)
         slot = await works.slot_of(bot.id)
-        await works.pool.advance(slot.id, slot.lease, BotStatus.IN_CALL, "admitted")
-        await works.pool.stop_bot(bot.id)
+        await works.pool.assignments.advance(slot.id, slot.lease, BotStatus.IN_CALL, "admitted")
+        await works.pool.assignments.stop_bot(bot.id)
         await works.go(seconds=29)
-        assert (await works.pool.get_bot(bot.id)).status is BotStatus.LEAVING
+        assert (await works.store.bots.get(bot.id)).status is BotStatus.LEAVING
         await works.go(seconds=2)
-        assert (await works.pool.get_bot(bot.id)).status is BotStatus.DONE
+        assert (await works.store.bots.get(bot.id)).status is BotStatus.DONE
         assert works.engine.running() == []
-        assert (await works.pool.get_slot(slot.id)).status is SlotStatus.IDLE
+        assert (await works.store.slots.get(slot.id)).status is SlotStatus.IDLE
 
 
 async def test_a_busy_slot_that_needs_nothing_is_looked_at_once(database: Database) -> None:
@@ -270,16 +278,16 @@ async def test_a_busy_slot_that_needs_nothing_is_looked_at_once(database: Databa
         slot = await works.slot_of((await works.launched(Platform.ZOOM)).id)
         await database.execute("UPDATE bot_pool_slots SET due_at = botpool_now()")
         assert await works.reconciler.run_once() == 1
-        assert (await works.pool.get_slot(slot.id)).due_at is None
+        assert (await works.store.slots.get(slot.id)).due_at is None
 
 
 async def test_a_drained_slot_is_deleted_when_its_bot_has_ended(database: Database) -> None:
     async with working(database) as works:
         bot = await works.launched(Platform.ZOOM)
         slot = await works.slot_of(bot.id)
-        await works.pool.drain_slot(slot.id)
+        await works.pool.slots.drain(slot.id)
         await works.end(slot)
         await works.reconciler.run_once()
-        assert await works.store.get_slot(slot.id) is None
-        await works.reconciler.sync_once()
+        assert await works.store.slots.find(slot.id) is None
+        await works.reconciler.compare_once()
         assert works.engine.containers() == []

@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from botpool.errors import BotpoolError, ConstraintViolated, StaleLease, TransitionRefused
+from botpool.errors import (
+    BotpoolError,
+    ConstraintViolated,
+    StaleLease,
+    TransitionRefused,
+)
 from botpool.states import (
     BOT_ENDED,
     BOT_HOLDS_SLOT,
@@ -24,6 +29,8 @@ from tests.conftest import new_database
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+pytestmark = pytest.mark.older_postgres
 
 SLOT_PAIRS = [
     (source, target)

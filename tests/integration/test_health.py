@@ -9,13 +9,13 @@ import asyncpg
 import httpx
 import pytest
 
-from botpool.access import Access
+from botpool.access.keys import Keys
 from botpool.api import create_app, health
 from botpool.errors import DatabaseBusy, DatabaseUnreachable
 from botpool.pool import Pool
 from botpool.settings import Settings
 from botpool.store import Store, connect, migrate
-from botpool.store.embedded import embedded_postgres
+from botpool.store.postgres.embedded import embedded_postgres
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
     from botpool.store import Database
 
 
-def probing(pool: Pool) -> httpx.AsyncClient:
+def client_of(store: Store) -> httpx.AsyncClient:
     settings = Settings()
-    app = create_app(pool, settings, Access(pool._store, settings))
+    app = create_app(store, Pool(store, settings), settings, Keys(store, settings))
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://botpool")
 
 
 @pytest.fixture
-def pool(database: Database) -> Pool:
-    return Pool(Store(database), Settings())
+def store(database: Database) -> Store:
+    return Store(database)
 
 
 @pytest.fixture
-async def http(pool: Pool) -> AsyncIterator[httpx.AsyncClient]:
-    async with probing(pool) as client:
+async def http(store: Store) -> AsyncIterator[httpx.AsyncClient]:
+    async with client_of(store) as client:
         yield client
 
 
@@ -63,7 +63,7 @@ async def test_all_is_well_without_a_key(http: httpx.AsyncClient) -> None:
 async def test_a_database_that_is_gone_is_told_and_found_again(tmp_path: Path) -> None:
     server = embedded_postgres(tmp_path)
     dsn = await server.__aenter__()
-    async with connect(dsn) as database, probing(Pool(Store(database), Settings())) as http:
+    async with connect(dsn) as database, client_of(Store(database)) as http:
         await migrate(database)
         assert await ready(http) == "ready"
         await server.__aexit__(None, None, None)
@@ -91,19 +91,19 @@ async def test_a_database_that_hangs_is_told_in_time_and_found_again(
 
 
 async def test_a_database_that_has_no_time_is_not_ready(
-    http: httpx.AsyncClient, pool: Pool, monkeypatch: pytest.MonkeyPatch
+    http: httpx.AsyncClient, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def check() -> None:
         raise DatabaseBusy
 
-    monkeypatch.setattr(pool, "check_schema", check)
+    monkeypatch.setattr(store.installation, "check_schema", check)
     assert await ready(http) == "database_unreachable"
 
 
-async def test_a_database_that_nobody_migrated_is_told(empty_database_url: str) -> None:
+async def test_a_database_that_is_not_migrated_is_told(empty_database_url: str) -> None:
     async with (
         connect(empty_database_url) as database,
-        probing(Pool(Store(database), Settings())) as http,
+        client_of(Store(database)) as http,
     ):
         assert await ready(http) == "schema_unfit"
         await migrate(database)
@@ -117,42 +117,44 @@ async def test_a_database_of_a_newer_botpool_is_told(
     assert await ready(http) == "schema_unfit"
 
 
-async def test_those_who_ask_together_are_one_burden(
-    http: httpx.AsyncClient, pool: Pool, monkeypatch: pytest.MonkeyPatch
+async def test_requests_that_arrive_together_are_one_query(
+    http: httpx.AsyncClient, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    check = pool.check_schema
+    check = store.installation.check_schema
     asked = []
 
     async def counted() -> None:
         asked.append(1)
         await check()
 
-    monkeypatch.setattr(pool, "check_schema", counted)
+    monkeypatch.setattr(store.installation, "check_schema", counted)
     assert await asyncio.gather(*(ready(http) for _ in range(20))) == ["ready"] * 20
     assert len(asked) == 1
     assert await ready(http) == "ready"
     assert len(asked) == 2, "an answer is not kept"
 
 
-async def test_who_goes_away_takes_the_answer_from_nobody(
-    pool: Pool, monkeypatch: pytest.MonkeyPatch
+async def test_a_caller_that_goes_away_takes_the_answer_from_no_other(
+    store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go_on = asyncio.Event()
 
     async def check() -> None:
         await go_on.wait()
 
-    monkeypatch.setattr(pool, "check_schema", check)
-    readiness = health.Readiness(pool)
+    monkeypatch.setattr(store.installation, "check_schema", check)
+    readiness = health.Readiness(store)
     first, second = [asyncio.create_task(readiness.check()) for _ in range(2)]
     await asyncio.sleep(0)
     first.cancel()
     go_on.set()
-    await second
+    await asyncio.wait({first, second})
+    assert first.cancelled()
+    assert second.exception() is None
 
 
-async def test_a_check_that_can_not_even_be_given_up_stands_in_nobodys_way(
-    pool: Pool, monkeypatch: pytest.MonkeyPatch
+async def test_a_check_that_can_not_even_be_given_up_stands_in_no_other_s_way(
+    store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at_last = asyncio.Event()
 
@@ -162,11 +164,13 @@ async def test_a_check_that_can_not_even_be_given_up_stands_in_nobodys_way(
         finally:
             await at_last.wait()
 
-    readiness = health.Readiness(pool)
+    readiness = health.Readiness(store)
     with monkeypatch.context() as patched:
-        patched.setattr(pool, "check_schema", hang)
+        patched.setattr(store.installation, "check_schema", hang)
         patched.setattr(health, "_ANSWER_SECONDS", 0.01)
         with pytest.raises(DatabaseUnreachable):
             await readiness.check()
-    await readiness.check()
+    again = asyncio.create_task(readiness.check())
+    await asyncio.wait({again})
+    assert again.exception() is None
     at_last.set()

@@ -10,17 +10,23 @@ import asyncpg
 import pytest
 
 from botpool.errors import SchemaTooNew, SetupError
+from botpool.models.slots import WaitsFor
 from botpool.pool import Pool
 from botpool.settings import Settings
 from botpool.states import BotStatus
 from botpool.store import Store, connect, migrate
-from botpool.store.migrations import Migration, functions, migrations
-from tests.scene import new_bot
+from botpool.store.invariants import broken_invariants
+from botpool.store.schema.migrate import Migration, functions, migrations
+from tests.support.scene import add_host, new_bot
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from botpool.store import Database
 
-PLACE = "botpool.store.migrations"
+pytestmark = pytest.mark.older_postgres
+
+PLACE = "botpool.store.schema.migrate"
 
 
 async def test_replicas_that_start_together_apply_each_migration_once(
@@ -69,22 +75,24 @@ async def test_functions_are_installed_again_when_they_differ(
     assert row[0] == 42
 
 
-async def test_functions_are_replaced_under_load_and_nobody_notices(
+async def test_functions_are_replaced_under_load_and_no_work_fails(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither a deadlock for those who work, nor for the one who migrates."""
+    """Neither a deadlock for the pools that work, nor for the migration."""
     async with connect(database_url) as working, connect(database_url) as migrating:
-        pools = [Pool(Store(working), Settings(max_pool_size=4)) for _ in range(4)]
-        await pools[0].configure()
+        store = Store(working)
+        pools = [Pool(store, Settings(max_pool_size=4)) for _ in range(4)]
+        await pools[0].queue.configure()
+        await add_host(pools[0])
         done = False
 
         async def work(pool: Pool) -> int:
             lives = 0
             while not done:
-                slot = await pool.slot_of_bot((await pool.create_bot(new_bot())).bot.id)
+                slot = await store.slots.of_bot((await pool.creation.create_bot(new_bot())).bot.id)
                 if slot is not None:
-                    await pool.advance(slot.id, slot.lease, BotStatus.DONE, "over")
-                    await pool.free(slot.id, slot.lease)
+                    await pool.assignments.advance(slot.id, slot.lease, BotStatus.DONE, "over")
+                    await pool.slots.make_idle(slot.id, slot.lease)
                     lives += 1
             return lives
 
@@ -97,7 +105,7 @@ async def test_functions_are_replaced_under_load_and_nobody_notices(
             assert await migrate(migrating) == ["functions"]
         done = True
         assert sum(await asyncio.gather(*workers)) > 0
-        assert await Store(working).broken_invariants() == []
+        assert await broken_invariants(working) == []
 
 
 async def test_a_migration_changed_after_it_was_applied_is_refused(
@@ -106,21 +114,31 @@ async def test_a_migration_changed_after_it_was_applied_is_refused(
     _, *later = migrations()
     changed = [Migration(1, "0001_core", "SELECT 'something else'"), *later]
     monkeypatch.setattr(f"{PLACE}.migrations", lambda: changed)
-    with pytest.raises(SetupError, match="another text of migration 0001_core"):
+    with pytest.raises(SetupError, match="another version of migration 0001_core"):
         await migrate(database)
 
 
-async def test_slots_of_before_the_reconciler_are_due_at_once(empty_database_url: str) -> None:
-    core = migrations()[0]
-    async with connect(empty_database_url) as database:
+async def apply(database: Database, steps: Sequence[Migration]) -> None:
+    """Let a database be as an older botpool has left it, but for its functions."""
+    await database.execute(
+        "CREATE TABLE schema_migrations (version integer PRIMARY KEY, name text, checksum text,"
+        " applied_at timestamptz DEFAULT clock_timestamp())"
+    )
+    for step in steps:
+        await database.execute(step.sql)
         await database.execute(
-            f"""
-            {core.sql};
-            CREATE TABLE schema_migrations (
-                version integer PRIMARY KEY, name text, checksum text,
-                applied_at timestamptz DEFAULT clock_timestamp()
-            );
-            INSERT INTO schema_migrations VALUES (1, '{core.name}', '{core.checksum}');
+            "INSERT INTO schema_migrations VALUES ($1, $2, $3)",
+            step.version,
+            step.name,
+            step.checksum,
+        )
+
+
+async def test_slots_of_before_the_reconciler_are_due_at_once(empty_database_url: str) -> None:
+    async with connect(empty_database_url) as database:
+        await apply(database, migrations()[:1])
+        await database.execute(
+            """
             INSERT INTO bot_pool_slots (platform, number, slot_name, engine, status, lease,
                 last_used_at, last_assigned_at, error_message, created_at)
             VALUES ('zoom', 1, 'pool-zoom-001', 'process', 'idle', 1, now(), now(), NULL, now()),
@@ -129,5 +147,51 @@ async def test_slots_of_before_the_reconciler_are_due_at_once(empty_database_url
             """
         )
         assert (await migrate(database))[0] == "0002_reconciler"
-        claimed = await Store(database).claim_slots("me", 1000, 10, [], 1_500_000, "process", 1)
-        assert sorted(slot.slot_name for slot in claimed) == ["pool-zoom-002", "pool-zoom-003"]
+        reserved = await Store(database).reservations.reserve_due(
+            "me",
+            ttl_ms=1000,
+            most=10,
+            hosts=[],
+            deployment_limit_ms=1_500_000,
+            engine="process",
+            host_given_up_after_ms=1,
+        )
+        assert sorted(slot.slot_name for slot in reserved) == ["pool-zoom-002", "pool-zoom-003"]
+
+
+async def test_what_was_said_in_sentences_is_kept_as_values(empty_database_url: str) -> None:
+    """Of slots that wait, of duties, and of what a replica has taken."""
+    async with connect(empty_database_url) as database:
+        await apply(database, migrations()[:5])
+        await database.execute(
+            """
+            CREATE FUNCTION next_probe(p_ill_since timestamptz) RETURNS timestamptz
+                LANGUAGE sql AS 'SELECT p_ill_since';
+            INSERT INTO bots (platform, meeting_url, bot_display_name, status, priority,
+                queue_timeout_ms, correlation_id, metadata, config, created_at)
+            SELECT 'zoom', '', '', 'DEPLOYING', 1, 0, '', '{}', '{}', now()
+            FROM generate_series(1, 5);
+            INSERT INTO bot_pool_slots (platform, number, slot_name, engine, status,
+                assigned_bot_id, lease, last_used_at, last_assigned_at, deployment_status,
+                due_at, claimed_by, claimed_until, created_at)
+            SELECT 'zoom', n, 'pool-zoom-' || n, 'process', 'deploying', n, 1, now(), now(), said,
+                now(), 'me', now(), now()
+            FROM unnest(ARRAY['waits for a host', 'waits for the image',
+                'waits for room on the host', 'waits after a failed launch', 'in_progress'])
+                WITH ORDINALITY AS s (said, n);
+            INSERT INTO hosts (engine, host, ill_since, probe_at)
+            VALUES ('process', 'local', now(), now());
+            INSERT INTO duties VALUES ('sync process/local', now()), ('hear', now());
+            """
+        )
+        assert (await migrate(database))[0] == "0006_words"
+        slots = await Store(database).slots.all()
+        assert [(slot.waits_for, slot.deployment_status) for slot in slots] == [
+            (None, None),
+            *((waits_for, None) for waits_for in WaitsFor),
+            (None, "in_progress"),
+        ]
+        assert {slot.reserved_by for slot in slots} == {"me"}
+        duties = await database.fetch("SELECT name FROM duties ORDER BY name")
+        assert [duty["name"] for duty in duties] == ["compare process/local"]
+        assert await database.fetch("SELECT FROM hosts WHERE unhealthy_since IS NULL") == []

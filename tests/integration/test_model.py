@@ -28,6 +28,7 @@ from hypothesis.stateful import (
 )
 
 from botpool.errors import SlotNotFound, StaleLease
+from botpool.models.assignments import FailedLaunch
 from botpool.pool import Pool
 from botpool.settings import Settings
 from botpool.states import (
@@ -43,14 +44,17 @@ from botpool.states import (
     bot_sources,
 )
 from botpool.store import Store, connect
+from botpool.store.invariants import broken_invariants
 from tests.conftest import new_database
-from tests.scene import new_bot
+from tests.support.scene import add_host, new_bot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
-    from botpool.models import NewBot
+    from botpool.models.bots import NewBot
     from botpool.store import Database
+
+pytestmark = pytest.mark.older_postgres
 
 MAX_SIZE = 3
 PLATFORMS = (Platform.GOOGLE_MEET, Platform.ZOOM)
@@ -63,29 +67,47 @@ choices = st.integers(0, 9999)
 platforms = st.sampled_from(PLATFORMS)
 
 WRITES: dict[str, Callable[[Pool, int, int], Coroutine[Any, Any, object]]] = {
-    "free": lambda pool, slot_id, lease: pool.free(slot_id, lease),
-    "recover": lambda pool, slot_id, lease: pool.recover(slot_id, lease),
-    "heartbeat": lambda pool, slot_id, lease: pool.heartbeat(slot_id, lease),
-    "delete": lambda pool, slot_id, lease: pool.delete_slot(slot_id, lease, "late"),
-    "advance": lambda pool, slot_id, lease: pool.advance(slot_id, lease, BotStatus.LEAVING, "late"),
-    "end": lambda pool, slot_id, lease: pool.advance(slot_id, lease, BotStatus.DONE, "late"),
-    "error": lambda pool, slot_id, lease: pool.mark_error(
-        slot_id, lease, FailureCause.ENGINE, "late"
+    "free": lambda pool, slot_id, lease: pool.slots.make_idle(slot_id, lease),
+    "recover": lambda pool, slot_id, lease: pool.slots.make_idle(slot_id, lease, SlotStatus.ERROR),
+    "heartbeat": lambda pool, slot_id, lease: pool.assignments.heartbeat(slot_id, lease),
+    "delete": lambda pool, slot_id, lease: pool.slots.delete(slot_id, lease, "late"),
+    "advance": lambda pool, slot_id, lease: pool.assignments.advance(
+        slot_id, lease, BotStatus.LEAVING, "late"
+    ),
+    "end": lambda pool, slot_id, lease: pool.assignments.advance(
+        slot_id, lease, BotStatus.DONE, "late"
+    ),
+    "error": lambda pool, slot_id, lease: pool.assignments.fail_launch(
+        FailedLaunch(slot_id=slot_id, lease=lease, cause=FailureCause.ENGINE, reason="late")
     ),
 }
 
+
+def failed(pool: Pool, slot: ModelSlot) -> Coroutine[Any, Any, object]:
+    """Let a launch fail; or, of a slot without a bot, the release."""
+    if slot.bot is None:
+        return pool.slots.fail(slot.id, slot.lease, "broken")
+    return pool.assignments.fail_launch(
+        FailedLaunch(slot_id=slot.id, lease=slot.lease, cause=FailureCause.ENGINE, reason="broken")
+    )
+
+
 CALLS: dict[str, Callable[[Pool, ModelSlot], Coroutine[Any, Any, object]]] = {
-    "create": lambda pool, slot: pool.create_bot(request(slot.platform)),
-    "free": lambda pool, slot: pool.free(slot.id, slot.lease),
-    "recover": lambda pool, slot: pool.recover(slot.id, slot.lease),
-    "heartbeat": lambda pool, slot: pool.heartbeat(slot.id, slot.lease),
-    "delete": lambda pool, slot: pool.delete_slot(slot.id, slot.lease, "given up"),
-    "advance": lambda pool, slot: pool.advance(slot.id, slot.lease, BotStatus.IN_CALL, "admitted"),
-    "end": lambda pool, slot: pool.advance(slot.id, slot.lease, BotStatus.DONE, "over"),
-    "error": lambda pool, slot: pool.mark_error(slot.id, slot.lease, FailureCause.ENGINE, "broken"),
-    "stop": lambda pool, slot: pool.stop_bot(slot.bot or 1),
-    "expire": lambda pool, _: pool.expire_queue(),
-    "container": lambda pool, slot: pool.record_container(
+    "create": lambda pool, slot: pool.creation.create_bot(request(slot.platform)),
+    "free": lambda pool, slot: pool.slots.make_idle(slot.id, slot.lease),
+    "recover": lambda pool, slot: pool.slots.make_idle(slot.id, slot.lease, SlotStatus.ERROR),
+    "heartbeat": lambda pool, slot: pool.assignments.heartbeat(slot.id, slot.lease),
+    "delete": lambda pool, slot: pool.slots.delete(slot.id, slot.lease, "given up"),
+    "advance": lambda pool, slot: pool.assignments.advance(
+        slot.id, slot.lease, BotStatus.IN_CALL, "admitted"
+    ),
+    "end": lambda pool, slot: pool.assignments.advance(slot.id, slot.lease, BotStatus.DONE, "over"),
+    "error": lambda pool, slot: pool.assignments.fail_launch(
+        FailedLaunch(slot_id=slot.id, lease=slot.lease, cause=FailureCause.ENGINE, reason="broken")
+    ),
+    "stop": lambda pool, slot: pool.assignments.stop_bot(slot.bot or 1),
+    "expire": lambda pool, _: pool.queue.expire(),
+    "container": lambda pool, slot: pool.slots.record_container(
         slot.id, slot.lease, f"{slot.id}/{slot.lease}", host=None, attempt=1
     ),
 }
@@ -219,7 +241,7 @@ class PoolMachine(RuleBasedStateMachine):
                 "TRUNCATE bots, transitions RESTART IDENTITY CASCADE; UPDATE pools SET size = 0"
             )
         )
-        self.run(self.store.set_virtual_time(START))
+        self.run(self.store.installation.set_virtual_time(START))
 
     def pick(self, choice: int, *statuses: SlotStatus) -> ModelSlot | None:
         """One of the slots in these statuses.
@@ -236,12 +258,12 @@ class PoolMachine(RuleBasedStateMachine):
     def new_slot_ids(self) -> list[int]:
         """The ids of slots that the database has and the model has not."""
         return [
-            slot.id for slot in self.run(self.pools[0].slots()) if slot.id not in self.model.slots
+            slot.id for slot in self.run(self.store.slots.all()) if slot.id not in self.model.slots
         ]
 
     @rule(choice=choices, platform=platforms, priority=st.sampled_from([1, 100, 100]))
     def create(self, choice: int, platform: Platform, priority: int) -> None:
-        created = self.run(self.pool(choice).create_bot(request(platform, priority)))
+        created = self.run(self.pool(choice).creation.create_bot(request(platform, priority)))
         model, bot = self.model, created.bot
         mine = ModelBot(bot.id, platform, bot.status, priority, model.now)
         waiting, free = model.waiting(platform), model.free_slot(platform)
@@ -255,7 +277,9 @@ class PoolMachine(RuleBasedStateMachine):
 
     @rule(platform=platforms, chosen=st.lists(choices, min_size=2, max_size=6))
     def create_at_once(self, platform: Platform, chosen: list[int]) -> None:
-        self.together([self.pool(choice).create_bot(request(platform)) for choice in chosen])
+        self.together(
+            [self.pool(choice).creation.create_bot(request(platform)) for choice in chosen]
+        )
         self.take_over()
 
     @rule(choice=choices)
@@ -266,13 +290,13 @@ class PoolMachine(RuleBasedStateMachine):
         for index, slot in enumerate(model.slots.values()):
             pool = self.pool(choice + index)
             if slot.status is SlotStatus.RELEASING:
-                work.append(pool.free(slot.id, slot.lease))
+                work.append(pool.slots.make_idle(slot.id, slot.lease))
             elif slot.status is SlotStatus.ERROR:
-                work.append(pool.recover(slot.id, slot.lease))
+                work.append(pool.slots.make_idle(slot.id, slot.lease, SlotStatus.ERROR))
             elif slot.bot is not None:
-                work.append(pool.stop_bot(slot.bot))
-            work.append(self.pool(choice + index + 1).create_bot(request(slot.platform)))
-        work.extend(self.pool(choice).stop_bot(entry.bot) for entry in model.queue[:2])
+                work.append(pool.assignments.stop_bot(slot.bot))
+            work.append(self.pool(choice + index + 1).creation.create_bot(request(slot.platform)))
+        work.extend(self.pool(choice).assignments.stop_bot(entry.bot) for entry in model.queue[:2])
         self.together(work)
         self.take_over()
 
@@ -292,7 +316,7 @@ class PoolMachine(RuleBasedStateMachine):
     @rule(choice=choices, status=st.sampled_from(sorted(BOT_MAY_SAY - BOT_ENDED)))
     def advance(self, choice: int, status: BotStatus) -> None:
         if slot := self.pick(choice, *SLOT_HOLDS_BOT):
-            self.run(self.pool(choice).advance(slot.id, slot.lease, status, "said so"))
+            self.run(self.pool(choice).assignments.advance(slot.id, slot.lease, status, "said so"))
             bot = self.model.bots[slot.bot or 0]
             slot.status = SlotStatus.BUSY
             if bot.status in bot_sources(status):
@@ -301,7 +325,7 @@ class PoolMachine(RuleBasedStateMachine):
     @rule(choice=choices, status=st.sampled_from([BotStatus.DONE, BotStatus.FATAL]))
     def end(self, choice: int, status: BotStatus) -> None:
         if slot := self.pick(choice, *SLOT_HOLDS_BOT):
-            self.run(self.pool(choice).advance(slot.id, slot.lease, status, "over"))
+            self.run(self.pool(choice).assignments.advance(slot.id, slot.lease, status, "over"))
             bot = self.model.leave(slot, SlotStatus.RELEASING)
             assert bot
             bot.status = status
@@ -309,16 +333,14 @@ class PoolMachine(RuleBasedStateMachine):
     @rule(choice=choices)
     def free(self, choice: int) -> None:
         if slot := self.pick(choice, SlotStatus.RELEASING):
-            self.run(self.pool(choice).free(slot.id, slot.lease))
+            self.run(self.pool(choice).slots.make_idle(slot.id, slot.lease))
             slot.status = SlotStatus.IDLE
             self.model.serve(slot.platform, [])
 
     @rule(choice=choices)
     def mark_error(self, choice: int) -> None:
         if slot := self.pick(choice, *SLOT_HOLDS_BOT, SlotStatus.RELEASING):
-            self.run(
-                self.pool(choice).mark_error(slot.id, slot.lease, FailureCause.ENGINE, "broken")
-            )
+            self.run(failed(self.pool(choice), slot))
             bot = self.model.leave(slot, SlotStatus.ERROR)
             if bot and bot.status in BOT_RELAUNCHABLE and bot.attempts < 2:
                 self.model.enqueue(bot, bot.created_at)
@@ -329,14 +351,14 @@ class PoolMachine(RuleBasedStateMachine):
     @rule(choice=choices)
     def recover(self, choice: int) -> None:
         if slot := self.pick(choice, SlotStatus.ERROR):
-            self.run(self.pool(choice).recover(slot.id, slot.lease))
+            self.run(self.pool(choice).slots.make_idle(slot.id, slot.lease, SlotStatus.ERROR))
             slot.status = SlotStatus.IDLE
             self.model.serve(slot.platform, [])
 
     @rule(choice=choices)
     def delete(self, choice: int) -> None:
         if slot := self.pick(choice, SlotStatus.ERROR):
-            self.run(self.pool(choice).delete_slot(slot.id, slot.lease, "given up"))
+            self.run(self.pool(choice).slots.delete(slot.id, slot.lease, "given up"))
             del self.model.slots[slot.id]
             self.model.serve(slot.platform, self.new_slot_ids())
 
@@ -345,7 +367,7 @@ class PoolMachine(RuleBasedStateMachine):
         if not self.model.bots:
             return
         bot = self.model.bots[sorted(self.model.bots)[choice % len(self.model.bots)]]
-        self.run(self.pool(choice).stop_bot(bot.id))
+        self.run(self.pool(choice).assignments.stop_bot(bot.id))
         if bot.status in {BotStatus.QUEUED, BotStatus.DEPLOYING}:
             self.model.queue = [entry for entry in self.model.queue if entry.bot != bot.id]
             for slot in self.model.slots.values():
@@ -364,11 +386,11 @@ class PoolMachine(RuleBasedStateMachine):
     @rule(seconds=st.integers(1, 12))
     def time_goes_by(self, seconds: int) -> None:
         self.model.now += timedelta(seconds=seconds)
-        self.run(self.store.set_virtual_time(self.model.now))
+        self.run(self.store.installation.set_virtual_time(self.model.now))
 
     @rule(choice=choices)
     def expire(self, choice: int) -> None:
-        self.run(self.pool(choice).expire_queue())
+        self.run(self.pool(choice).queue.expire())
         for entry in [e for e in self.model.queue if e.timeout_at <= self.model.now]:
             self.model.queue.remove(entry)
             self.model.bots[entry.bot].status = BotStatus.FATAL
@@ -377,7 +399,7 @@ class PoolMachine(RuleBasedStateMachine):
     def everything_holds(self) -> None:
         if not hasattr(self, "model"):
             return
-        assert self.run(self.store.broken_invariants()) == []
+        assert self.run(broken_invariants(self.database)) == []
         assert self.seen() == self.expected()
 
     def expected(self) -> list[object]:
@@ -456,8 +478,10 @@ def test_the_pool_does_what_its_model_says(server: str) -> None:
             await stack.enter_async_context(connect(url, max_connections=3)) for _ in range(3)
         ]
         store = Store(PoolMachine.databases[0])
-        await store.use_virtual_clock()
-        await Pool(store, Settings(max_pool_size=MAX_SIZE)).configure()
+        await store.installation.use_virtual_clock()
+        pool = Pool(store, Settings(max_pool_size=MAX_SIZE))
+        await pool.queue.configure()
+        await add_host(pool)
         return stack
 
     stack = loop.run_until_complete(run())

@@ -11,7 +11,7 @@ from urllib.parse import urljoin
 import httpx
 import pytest
 
-from botpool.access import Access
+from botpool.access.keys import Keys
 from botpool.api import create_app
 from botpool.pool import Pool
 from botpool.settings import Settings
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 async def http(database: Database) -> AsyncIterator[httpx.AsyncClient]:
     store, settings = Store(database), Settings()
-    app = create_app(Pool(store, settings), settings, Access(store, settings))
+    app = create_app(store, Pool(store, settings), settings, Keys(store, settings))
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://botpool") as client:
         yield client

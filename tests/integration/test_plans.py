@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from bench.crowd import crowd
+from botpool.models.bots import BotPage, NewBot
 from botpool.states import BOT_RELAUNCHABLE, Platform
 from botpool.store import connect
-from botpool.store.queries import QUERIES
+from botpool.store.queries import named_queries
+from testbed.crowd import crowd
 from tests.conftest import new_database
 
 if TYPE_CHECKING:
@@ -56,9 +57,12 @@ async def crowded(server: str) -> AsyncIterator[Database]:
         yield database
 
 
-NEW: tuple[Any, ...] = (
-    *(["u"], ["n"], [100], [1000], ["c"], [{}], [{}]),
-    *([None], [None], [None], [None], [None], [None], [False]),
+NEW = NewBot(
+    platform=MEET,
+    meeting_url="u",
+    bot_display_name="n",
+    queue_timeout_ms=1000,
+    correlation_id="c",
 )
 RELEASED = """
 UPDATE bots SET status = 'DONE', ended_at = now() WHERE id = {bot};
@@ -68,61 +72,103 @@ SET CONSTRAINTS ALL DEFERRED;
 """
 
 HOT: dict[str, tuple[Any, ...]] = {
-    "create_bots_on_idle_slots": (MEET, *NEW),
-    "create_bots": (ZOOM, *NEW),
-    "stop_bot": ("bot", "stop", 30_000),
-    "advance_bot": ("slot", 1, "IN_CALL", ["DEPLOYING"], "admitted", {}, 30_000, True),
-    "list_bots": (2**62, 50, None, None, None, None, "7", None),
-    "record_heartbeats": (["slot"], [1]),
-    "end_assignments": (
-        ["slot"],
-        [1],
-        ["releasing"],
-        ["DONE"],
-        ["done"],
-        [None],
-        [None],
-        [None],
-        [{}],
+    "bots.create on an idle slot": (MEET, [NEW], False),
+    "bots.create": (ZOOM, [NEW], True),
+    "bots.stop": ("bot", "stop", 30_000),
+    "bots.advance": (
+        {
+            "slot_id": "slot",
+            "lease": 1,
+            "status": "IN_CALL",
+            "reason": "admitted",
+            "details": {},
+            "heard": True,
+        },
+        ["DEPLOYING"],
+        30_000,
     ),
-    "free_slots": (["slot"], [1], "releasing", "container stopped"),
-    "relaunch_bot": ("slot", 1, "broken", list(BOT_RELAUNCHABLE), 2, None, None),
-    "fail_slot": ("slot", 1, "broken"),
-    "record_container": ("slot", 1, "another", None, 1),
-    "record_deployment": ("slot", 1, "deployment", "queued"),
-    "assign_waiting": (ZOOM,),
-    "expire_queue": (100,),
-    "get_bot": ("bot",),
-    "get_bot_of_container": ("google-meet/7",),
-    "get_slot": ("slot",),
-    "get_slot_of_bot": ("bot",),
-    "get_queue_place": ("bot",),
-    "timeline": ("bot",),
-    "claim_slots": ("me", 15_000, 10, ["process/a"], 1_500_000, ["process"], "process", 600_000),
-    "claim_slot": ("slot", "me", 15_000),
-    "renew_claims": ("me", ["slot"], 15_000),
-    "return_slot": ("slot", "me", 1, "deploying", 1000, None, 0),
-    "place_slot": ("slot", 1, "process", ["a", "b"], 100_000),
-    "settle_pulls": ("process", "a"),
-    "has_failed": ("process", "a"),
-    "note_failure": ("process", "a", "slot 1", "", "away", 5, 120_000, 60_000),
-    "had_container": ("a-1",),
-    "admit_deployment": ("slot", 1, 4, 5000, "waits", "rests"),
-    "wake_deployments": ("process", "a", 4, "waits"),
-    "wake_pull": ("process", "a", "bot:1", "waits", 0),
-    "set_slot_token": ("slot", 1, "me", b"digest", "http://botpool"),
-    "get_slot_of_token": (b"digest",),
-    "list_slots_of_host": ("process", "a"),
-    "read_record": (0, 0, 500),
-    "get_record_bounds": (),
+    "bots.page": (BotPage(correlation_id="7"),),
+    "bots.record_heartbeats": (["slot"], [1]),
+    "bots.get": ("bot",),
+    "bots.of_container": ("google-meet/7",),
+    "bots.had_container": ("a-1",),
+    "slots.end_assignments": (
+        [
+            {
+                "slot_id": "slot",
+                "lease": 1,
+                "slot_status": "releasing",
+                "bot_status": "DONE",
+                "reason": "done",
+                "details": {},
+            }
+        ],
+    ),
+    "slots.make_idle": (["slot"], [1], "releasing", "container stopped"),
+    "slots.relaunch": (
+        {
+            "slot_id": "slot",
+            "lease": 1,
+            "cause": "engine",
+            "reason": "broken",
+            "details": {},
+            "counts": True,
+        },
+        list(BOT_RELAUNCHABLE),
+        2,
+    ),
+    "slots.fail": ("slot", 1, "broken"),
+    "slots.record_container": ("slot", 1, "another", None, 1),
+    "slots.record_deployment": ("slot", 1, "deployment", "queued", None, "deployment queued"),
+    "slots.get": ("slot",),
+    "slots.of_bot": ("bot",),
+    "slots.of_token": (b"digest",),
+    "slots.of_host": ("process", "a"),
+    "slots.set_token": ("slot", 1, "me", b"digest", "http://botpool"),
+    "queue.assign_waiting": (ZOOM,),
+    "queue.expire": (100,),
+    "queue.place": ("bot",),
+    "transitions.timeline": ("bot",),
+    "transitions.read": (0, 0, 500),
+    "transitions.bounds": (),
+    "reservations.reserve_due": (
+        "me",
+        15_000,
+        10,
+        ["process/a"],
+        1_500_000,
+        ["process"],
+        "process",
+        600_000,
+    ),
+    "reservations.reserve": ("slot", "me", 15_000),
+    "reservations.renew": ("me", ["slot"], 15_000),
+    "reservations.give_back": ("slot", "me", 1, "deploying", 1000, None, 0),
+    "pulls.settle": ("process", "a"),
+    "pulls.wake": ("process", "a", "bot:1", 0),
+    "hosts.has_failed": ("process", "a"),
+    "hosts.note_failure": (
+        {"engine": "process", "host": "a", "what": "slot 1", "image": "", "reason": "away"},
+        5,
+        120_000,
+        60_000,
+    ),
+    "hosts.admit_deployment": ("slot", 1, 4, 5000),
+    "hosts.wake_deployments": ("process", "a", 4),
 }
 # Those that find nothing here, or return none of what they change.
 QUIET = {
-    *("expire_queue", "assign_waiting", "get_queue_place", "timeline"),
-    *("renew_claims", "return_slot", "wake_pull"),
-    *("set_slot_token", "get_slot_of_token", "list_slots_of_host"),
-    *("settle_pulls", "had_container", "has_failed"),
+    *("queue.expire", "queue.assign_waiting", "queue.place", "transitions.timeline"),
+    *("reservations.renew", "reservations.give_back", "pulls.wake"),
+    *("slots.set_token", "slots.of_token", "slots.of_host"),
+    *("pulls.settle", "bots.had_container", "hosts.has_failed"),
 }
+
+
+def sql(name: str) -> str:
+    """A query by its noun and its name; what follows tells of its arguments."""
+    noun, query = name.partition(" ")[0].split(".")
+    return named_queries(noun)[query]
 
 
 @pytest.mark.parametrize("name", HOT)
@@ -135,15 +181,17 @@ async def test_a_hot_query_reads_no_table_as_a_whole(crowded: Database, name: st
     def argument(value: Any) -> Any:
         if isinstance(value, list):
             return [argument(item) for item in value]
+        if isinstance(value, dict):
+            return {key: argument(item) for key, item in value.items()}
         return known.get(value, value) if isinstance(value, str) else value
 
     transaction = crowded.transaction()
     connection = await transaction.__aenter__()
     try:
-        if name in {"free_slots", "fail_slot"}:
+        if name in {"slots.make_idle", "slots.fail"}:
             await connection.execute(RELEASED.format(**known))
         before = await read_whole(connection)
-        rows = await connection.fetch(QUERIES[name], *map(argument, HOT[name]))
+        rows = await connection.fetch(sql(name), *map(argument, HOT[name]))
         await connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
         after = await read_whole(connection)
     finally:
@@ -163,26 +211,25 @@ async def read_whole(connection: Any) -> dict[str, int]:
 @pytest.mark.parametrize(
     ("name", "index"),
     [
-        ("create_bots_on_idle_slots", "bot_pool_slots_idle"),
-        ("get_bot_of_container", "bots_container_ref"),
-        ("get_slot_of_bot", "bot_pool_slots_assigned_bot_id_key"),
-        ("expire_queue", "bot_pool_queue_timeout"),
-        ("list_queue", "bot_pool_queue_order"),
-        ("timeline", "transitions_bot"),
-        ("claim_slots", "bot_pool_slots_due"),
-        ("wake_pull", "bot_pool_slots_deploying"),
-        ("get_slot_of_token", "bot_pool_slots_token_hash_key"),
-        ("list_slots_of_host", "bot_pool_slots_host"),
-        ("get_record_bounds", "transitions_xid"),
+        ("bots.of_container", "bots_container_ref"),
+        ("slots.of_bot", "bot_pool_slots_assigned_bot_id_key"),
+        ("queue.expire", "bot_pool_queue_timeout"),
+        ("queue.entries", "bot_pool_queue_order"),
+        ("transitions.timeline", "transitions_bot"),
+        ("reservations.reserve_due", "bot_pool_slots_due"),
+        ("pulls.wake", "bot_pool_slots_deploying"),
+        ("slots.of_token", "bot_pool_slots_token_hash_key"),
+        ("slots.of_host", "bot_pool_slots_host"),
+        ("transitions.bounds", "transitions_xid"),
     ],
 )
 async def test_a_hot_query_uses_the_index_made_for_it(
     crowded: Database, name: str, index: str
 ) -> None:
-    arguments = {**HOT, "list_queue": (ZOOM,)}[name]
+    arguments = {**HOT, "queue.entries": (ZOOM,)}[name]
     types = {"bot": 1}
     rows = await crowded.fetch(
-        f"EXPLAIN {QUERIES[name]}",
+        f"EXPLAIN {sql(name)}",
         *(types.get(value, value) if isinstance(value, str) else value for value in arguments),
     )
     plan = "\n".join(row[0] for row in rows)
@@ -196,7 +243,7 @@ async def test_a_page_of_the_record_reads_no_more_than_a_page(crowded: Database)
     )
     async with crowded.transaction() as connection:
         before = await connection.fetchval(fetched)
-        rows = await connection.fetch(QUERIES["read_record"], 0, 0, 500)
+        rows = await connection.fetch(sql("transitions.read"), 0, 0, 500)
         after = await connection.fetchval(fetched)
     assert len(rows) == 500
     assert after - before <= 2 * 500

@@ -10,14 +10,17 @@ import pytest
 from botpool.engines.base import PullProgress
 from botpool.engines.simulated import Faults
 from botpool.errors import EngineRefused, EngineUnavailable
+from botpool.models.pulls import PullKey
 from botpool.states import BotStatus, FailureCause, Platform
-from tests.reconciling import IMAGE, working
+from tests.support.works import IMAGE, working
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from botpool.store import Database
-    from tests.reconciling import Works
+    from tests.support.works import Works
+
+pytestmark = pytest.mark.older_postgres
 
 
 class Gate:
@@ -84,7 +87,7 @@ async def test_who_waits_for_a_pull_holds_no_place_on_the_host(database: Databas
         other = (await works.create(Platform.ZOOM)).bot  # needs no image
         work = asyncio.create_task(works.reconciler.run_once())
         _, _, verdict = await gate.begun.get()
-        while (await works.pool.get_bot(other.id)).status is not BotStatus.JOINING_CALL:
+        while (await works.store.bots.get(other.id)).status is not BotStatus.JOINING_CALL:
             assert not work.done()
         verdict.set_result(None)
         await work
@@ -112,7 +115,8 @@ async def test_an_image_that_cannot_be_had_fails_who_asked_and_exactly_one_tries
         (failed,) = await database.fetch("SELECT * FROM bots WHERE status = 'FATAL'")
         assert failed["failure_cause"] == FailureCause.IMAGE_PULL
         assert (
-            failed["failure_reason"] == "image not pulled: no such image\N{REPLACEMENT CHARACTER}"
+            failed["failure_reason"]
+            == "the image can't be pulled: no such image\N{REPLACEMENT CHARACTER}"
         )
 
 
@@ -141,7 +145,7 @@ async def test_a_pull_that_the_engine_does_not_answer_is_tried_again_after_a_whi
         await work
         assert await statuses(works) == [BotStatus.DEPLOYING] * 3
         assert gate.begun.empty()
-        (pull,) = await works.store.list_pulls()
+        (pull,) = await works.store.pulls.all()
         assert (pull.status, pull.error) == ("failed", "the registry is down")
 
         later = asyncio.create_task(works.go(seconds=2))
@@ -156,7 +160,7 @@ async def test_the_pull_of_a_dead_replica_is_taken_over_by_exactly_one(database:
         gate = Gate(works)
         await works.create()
         await works.create()
-        await works.store.take_pull(("simulated", "a", IMAGE), "dead", 15_000)
+        await works.store.pulls.take(PullKey("simulated", "a", IMAGE), "dead", 15_000)
         await works.reconciler.run_once()
         await works.go(seconds=14)
         assert gate.begun.empty()
@@ -169,21 +173,21 @@ async def test_the_pull_of_a_dead_replica_is_taken_over_by_exactly_one(database:
 
 
 async def test_a_pull_that_was_taken_over_is_given_up(database: Database) -> None:
-    async with working(database, claim_ttl_ms=30) as works:
+    async with working(database, reservation_ttl_ms=30) as works:
         gate = Gate(works)
         await works.create()
         work = asyncio.create_task(works.reconciler.run_once())
         _, _, verdict = await gate.begun.get()
-        await database.execute("UPDATE image_pulls SET claimed_by = 'other'")
+        await database.execute("UPDATE image_pulls SET reserved_by = 'other'")
         with pytest.raises(asyncio.CancelledError):
             await verdict
         await work
-        (pull,) = await works.store.list_pulls()
-        assert (pull.status, pull.claimed_by) == ("pulling", "other")
+        (pull,) = await works.store.pulls.all()
+        assert (pull.status, pull.reserved_by) == ("pulling", "other")
 
 
 async def test_progress_is_recorded_while_it_is_pulled(database: Database) -> None:
-    async with working(database, claim_ttl_ms=30) as works:
+    async with working(database, reservation_ttl_ms=30) as works:
         gate = Gate(works)
         await works.create()
         seen: list[Any] = []
@@ -197,7 +201,7 @@ async def test_progress_is_recorded_while_it_is_pulled(database: Database) -> No
         work = asyncio.create_task(works.reconciler.run_once())
         _, _, verdict = await gate.begun.get()
         while not seen:
-            seen = [row for row in await works.store.list_pulls() if row.current_bytes]
+            seen = [row for row in await works.store.pulls.all() if row.current_bytes]
         verdict.set_result(None)
         await work
         assert (seen[0].current_bytes, seen[0].total_bytes) == (3, 7)

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from botpool.errors import BotNotFound
+from botpool.models.assignments import FailedLaunch
 from botpool.pool import Pool
 from botpool.settings import Settings
 from botpool.states import (
@@ -16,8 +17,11 @@ from botpool.states import (
     Platform,
     SlotStatus,
 )
-from botpool.store.queries import QUERIES
-from tests.scene import Scene, new_bot
+from botpool.store.invariants import broken_invariants
+from botpool.store.queries import named_queries
+from tests.support.scene import Scene, new_bot
+
+pytestmark = pytest.mark.older_postgres
 
 
 async def full(scene: Scene) -> list[int]:
@@ -29,7 +33,7 @@ async def free(scene: Scene, bot_id: int) -> str:
     """End a bot and free its slot; the name of the slot."""
     slot = await scene.slot_of(bot_id)
     await scene.end(slot)
-    await scene.pool.free(slot.id, slot.lease)
+    await scene.pool.slots.make_idle(slot.id, slot.lease)
     return slot.slot_name
 
 
@@ -40,7 +44,7 @@ async def test_a_slot_that_becomes_idle_goes_to_the_first_who_waits_in_the_same_
     waiting = await scene.create()
     slot = await scene.slot_of(first)
     await scene.end(slot)
-    freed = await scene.pool.free(slot.id, slot.lease)
+    freed = await scene.pool.slots.make_idle(slot.id, slot.lease)
     assert [(t.machine, t.from_status, t.to_status, t.bot_id, t.lease) for t in freed] == [
         ("slot", "releasing", "idle", None, 1),
         ("slot", "idle", "deploying", waiting.bot.id, 2),
@@ -55,7 +59,7 @@ async def test_a_lower_priority_number_is_first_then_the_time(scene: Scene) -> N
     for name, priority in (("late", 200), ("a", 100), ("b", 100), ("urgent", 1)):
         await scene.pass_time(seconds=1)
         names[(await scene.create(priority=priority)).bot.id] = name
-    order = await scene.pool.queue(Platform.GOOGLE_MEET)
+    order = await scene.store.queue.entries(Platform.GOOGLE_MEET)
     assert [(names[entry.bot_id], entry.position) for entry in order] == [
         ("urgent", 1),
         ("a", 2),
@@ -66,8 +70,8 @@ async def test_a_lower_priority_number_is_first_then_the_time(scene: Scene) -> N
     for bot_id in running:
         slot = await scene.slot_of(bot_id)
         await scene.end(slot)
-        await scene.pool.free(slot.id, slot.lease)
-        served.append(names[(await scene.pool.get_slot(slot.id)).assigned_bot_id or 0])
+        await scene.pool.slots.make_idle(slot.id, slot.lease)
+        served.append(names[(await scene.store.slots.get(slot.id)).assigned_bot_id or 0])
     assert served == ["urgent", "a", "b"]
 
 
@@ -90,7 +94,7 @@ async def test_a_newcomer_never_overtakes_the_queue(scene: Scene) -> None:
     waiting, slot_id = await idle_beside_the_queue(scene)
     newcomer = await scene.create()
     assert (newcomer.bot.status, newcomer.queue_position) == (BotStatus.QUEUED, 1)
-    assert (await scene.pool.get_slot(slot_id)).assigned_bot_id == waiting
+    assert (await scene.store.slots.get(slot_id)).assigned_bot_id == waiting
 
 
 async def test_a_newcomer_does_not_overtake_one_whose_place_is_locked(scene: Scene) -> None:
@@ -100,8 +104,8 @@ async def test_a_newcomer_does_not_overtake_one_whose_place_is_locked(scene: Sce
         await connection.execute("SELECT FROM bot_pool_queue WHERE bot_id = $1 FOR UPDATE", waiting)
         newcomer = await scene.create()
         assert (newcomer.bot.status, newcomer.queue_position) == (BotStatus.QUEUED, 2)
-    await scene.pool.assign_waiting(Platform.GOOGLE_MEET)
-    assert (await scene.pool.get_slot(slot_id)).assigned_bot_id == waiting
+    await scene.pool.queue.assign_waiting(Platform.GOOGLE_MEET)
+    assert (await scene.store.slots.get(slot_id)).assigned_bot_id == waiting
 
 
 async def test_every_slot_that_becomes_idle_serves_another_bot(scene: Scene) -> None:
@@ -112,10 +116,13 @@ async def test_every_slot_that_becomes_idle_serves_another_bot(scene: Scene) -> 
     for slot in slots:
         await scene.end(slot)
     await asyncio.gather(
-        *(pool.free(slot.id, slot.lease) for pool, slot in zip(pools, slots, strict=True))
+        *(
+            pool.slots.make_idle(slot.id, slot.lease)
+            for pool, slot in zip(pools, slots, strict=True)
+        )
     )
-    await scene.pool.assign_waiting(Platform.GOOGLE_MEET)
-    assert {slot.assigned_bot_id for slot in await scene.pool.slots()} == waiting
+    await scene.pool.queue.assign_waiting(Platform.GOOGLE_MEET)
+    assert {slot.assigned_bot_id for slot in await scene.store.slots.all()} == waiting
 
 
 async def test_a_bot_that_joins_the_queue_while_a_slot_becomes_idle_gets_it(scene: Scene) -> None:
@@ -126,16 +133,16 @@ async def test_a_bot_that_joins_the_queue_while_a_slot_becomes_idle_gets_it(scen
         slots = [await scene.slot_of(bot_id) for bot_id in running]
         for slot in slots:
             await scene.end(slot)
-        freeing = (p.free(s.id, s.lease) for p, s in zip(pools[:3], slots, strict=True))
-        creating = (pool.create_bot(new_bot()) for pool in pools[3:])
+        freeing = (p.slots.make_idle(s.id, s.lease) for p, s in zip(pools[:3], slots, strict=True))
+        creating = (pool.creation.create_bot(new_bot()) for pool in pools[3:])
         await asyncio.gather(
             *(call for pair in zip(freeing, creating, strict=True) for call in pair)
         )
-        assert await scene.store.broken_invariants() == []
-        assert {slot.status for slot in await scene.pool.slots()} == {SlotStatus.DEPLOYING}
-        for slot in await scene.pool.slots():
+        assert await broken_invariants(scene.database) == []
+        assert {slot.status for slot in await scene.store.slots.all()} == {SlotStatus.DEPLOYING}
+        for slot in await scene.store.slots.all():
             await scene.end(slot)
-            await scene.pool.free(slot.id, slot.lease)
+            await scene.pool.slots.make_idle(slot.id, slot.lease)
 
 
 async def test_a_slot_that_is_deleted_makes_room_for_one_who_waits(scene: Scene) -> None:
@@ -151,15 +158,15 @@ async def test_who_waits_past_its_deadline_ends_with_the_cause(scene: Scene) -> 
     short = await scene.create(queue_timeout_ms=1000)
     long = await scene.create(queue_timeout_ms=5000)
     await scene.pass_time(milliseconds=999)
-    assert await scene.pool.expire_queue() == []
+    assert await scene.pool.queue.expire() == []
     await scene.pass_time(milliseconds=1)
-    (expired,) = await scene.pool.expire_queue()
-    bot = await scene.pool.get_bot(short.bot.id)
+    (expired,) = await scene.pool.queue.expire()
+    bot = await scene.store.bots.get(short.bot.id)
     assert (bot.status, bot.failure_cause) == (BotStatus.FATAL, FailureCause.QUEUE_TIMEOUT)
     assert bot.failure_reason == "no slot became free within 1000 ms"
     assert bot.ended_at == expired.at
     assert expired.details["failureCause"] == "queue_timeout"
-    place = await scene.pool.queue_place(long.bot.id)
+    place = await scene.store.queue.place(long.bot.id)
     assert place is not None
     assert place.position == 1
 
@@ -170,9 +177,9 @@ async def test_a_slot_is_not_given_to_a_bot_past_its_deadline(scene: Scene) -> N
     patient = await scene.create()
     await scene.pass_time(seconds=1)
     slot_name = await free(scene, first)
-    assert (await scene.pool.get_bot(patient.bot.id)).slot_name == slot_name
-    await scene.pool.expire_queue()
-    assert (await scene.pool.get_bot(overdue.bot.id)).status is BotStatus.FATAL
+    assert (await scene.store.bots.get(patient.bot.id)).slot_name == slot_name
+    await scene.pool.queue.expire()
+    assert (await scene.store.bots.get(overdue.bot.id)).status is BotStatus.FATAL
 
 
 async def test_a_newcomer_passes_a_bot_that_is_past_its_deadline(scene: Scene) -> None:
@@ -187,7 +194,7 @@ async def test_the_estimated_wait_is_absent_while_nothing_is_known(scene: Scene)
     await full(scene)
     created = await scene.create()
     assert (created.queue_position, created.estimated_wait_ms) == (1, None)
-    place = await scene.pool.queue_place(created.bot.id)
+    place = await scene.store.queue.place(created.bot.id)
     assert place is not None
     assert place.estimated_wait_ms is None
 
@@ -202,9 +209,9 @@ async def test_the_estimated_wait_comes_from_how_long_slots_were_really_held(sce
     running = await full(scene)
     waits = [(await scene.create()).estimated_wait_ms for _ in range(3)]
     assert waits == [20_000, 40_000, 60_000]
-    (entry,) = (await scene.pool.queue(Platform.GOOGLE_MEET))[2:]
+    (entry,) = (await scene.store.queue.entries(Platform.GOOGLE_MEET))[2:]
     await free(scene, running[0])
-    place = await scene.pool.queue_place(entry.bot_id)
+    place = await scene.store.queue.place(entry.bot_id)
     assert place is not None
     # Four holds are known now: three of 60 s and one of no time.
     assert (place.position, place.estimated_wait_ms) == (2, 30_000)
@@ -213,14 +220,14 @@ async def test_the_estimated_wait_comes_from_how_long_slots_were_really_held(sce
 async def test_a_waiting_bot_that_is_stopped_is_cancelled(scene: Scene) -> None:
     await full(scene)
     waiting = await scene.create()
-    (stopped,) = await scene.pool.stop_bot(waiting.bot.id, "not needed")
+    (stopped,) = await scene.pool.assignments.stop_bot(waiting.bot.id, "not needed")
     assert (stopped.from_status, stopped.to_status, stopped.reason) == (
         "QUEUED",
         "CANCELLED",
         "not needed",
     )
-    assert await scene.pool.queue(Platform.GOOGLE_MEET) == []
-    assert await scene.pool.stop_bot(waiting.bot.id) == []
+    assert await scene.store.queue.entries(Platform.GOOGLE_MEET) == []
+    assert await scene.pool.assignments.stop_bot(waiting.bot.id) == []
 
 
 async def test_a_bot_that_deploys_and_is_stopped_is_cancelled_and_its_slot_released(
@@ -229,7 +236,7 @@ async def test_a_bot_that_deploys_and_is_stopped_is_cancelled_and_its_slot_relea
     bot = (await scene.create()).bot
     slot = await scene.slot_of(bot.id)
     await scene.pass_time(seconds=2)
-    released, cancelled = await scene.pool.stop_bot(bot.id)
+    released, cancelled = await scene.pool.assignments.stop_bot(bot.id)
     assert (released.slot_id, released.to_status) == (slot.id, "releasing")
     assert released.details == {"botStatus": "CANCELLED", "heldMs": 2000}
     assert (cancelled.machine, cancelled.to_status) == ("bot", "CANCELLED")
@@ -237,11 +244,13 @@ async def test_a_bot_that_deploys_and_is_stopped_is_cancelled_and_its_slot_relea
 
 async def test_a_bot_in_its_call_that_is_stopped_is_told_to_leave(scene: Scene) -> None:
     bot, slot = await scene.running()
-    (told,) = await scene.pool.stop_bot(bot.id)
+    (told,) = await scene.pool.assignments.stop_bot(bot.id)
     assert (told.from_status, told.to_status) == ("IN_CALL", "LEAVING")
-    assert (await scene.pool.get_slot(slot.id)).status is SlotStatus.BUSY
-    assert (await scene.pool.heartbeat(slot.id, slot.lease)).bot_status is BotStatus.LEAVING
-    assert await scene.pool.stop_bot(bot.id) == []
+    assert (await scene.store.slots.get(slot.id)).status is SlotStatus.BUSY
+    assert (
+        await scene.pool.assignments.heartbeat(slot.id, slot.lease)
+    ).bot_status is BotStatus.LEAVING
+    assert await scene.pool.assignments.stop_bot(bot.id) == []
 
 
 async def test_a_bot_that_moves_while_it_is_stopped_is_followed(scene: Scene) -> None:
@@ -250,19 +259,26 @@ async def test_a_bot_that_moves_while_it_is_stopped_is_followed(scene: Scene) ->
     slot = await scene.slot_of(first)
     async with scene.database.transaction() as connection:
         await connection.fetch(
-            QUERIES["relaunch_bot"],
-            *(slot.id, slot.lease, "it did not start", list(BOT_RELAUNCHABLE), 2, None, None),
+            named_queries("slots")["relaunch"],
+            FailedLaunch(
+                slot_id=slot.id,
+                lease=slot.lease,
+                cause=FailureCause.ENGINE,
+                reason="it did not start",
+            ),
+            list(BOT_RELAUNCHABLE),
+            2,
         )
-        stop = asyncio.create_task(scene.pool.stop_bot(first))
+        stop = asyncio.create_task(scene.pool.assignments.stop_bot(first))
         await scene.until_blocked(stop)
     (stopped,) = await stop
     assert (stopped.from_status, stopped.to_status) == ("QUEUED", "CANCELLED")
-    assert await scene.pool.queue(Platform.GOOGLE_MEET) == []
+    assert await scene.store.queue.entries(Platform.GOOGLE_MEET) == []
 
 
 async def test_a_bot_that_does_not_exist_cannot_be_stopped(scene: Scene) -> None:
     with pytest.raises(BotNotFound, match="There is no bot 4711"):
-        await scene.pool.stop_bot(4711)
+        await scene.pool.assignments.stop_bot(4711)
 
 
 async def test_stopping_and_assigning_at_once_never_leaves_a_bot_between_places(
@@ -274,13 +290,13 @@ async def test_stopping_and_assigning_at_once_never_leaves_a_bot_between_places(
         slot = await scene.slot_of(running[0])
         await scene.end(slot)
         await asyncio.gather(
-            scene.pool.free(slot.id, slot.lease),
-            Pool(scene.store, Settings()).stop_bot(waiting),
+            scene.pool.slots.make_idle(slot.id, slot.lease),
+            Pool(scene.store, Settings()).assignments.stop_bot(waiting),
         )
-        assert (await scene.pool.get_bot(waiting)).status is BotStatus.CANCELLED
-        assert await scene.store.broken_invariants() == []
-        for one in await scene.pool.slots():
+        assert (await scene.store.bots.get(waiting)).status is BotStatus.CANCELLED
+        assert await broken_invariants(scene.database) == []
+        for one in await scene.store.slots.all():
             if one.assigned_bot_id:
-                await scene.pool.stop_bot(one.assigned_bot_id)
+                await scene.pool.assignments.stop_bot(one.assigned_bot_id)
             if one.status is not SlotStatus.IDLE:
-                await scene.pool.free(one.id, one.lease)
+                await scene.pool.slots.make_idle(one.id, one.lease)

@@ -11,35 +11,43 @@ from structlog.testing import capture_logs
 from botpool.pool import Pool
 from botpool.states import BotStatus, Platform, SlotStatus
 from botpool.store import Store, connect
-from tests.reconciling import working
-from tests.scene import new_bot
+from tests.support.scene import new_bot
+from tests.support.works import working
 
 if TYPE_CHECKING:
     import pytest
 
     from botpool.store import Database
-    from tests.reconciling import Works
+    from tests.support.works import Works
 
 AN_HOUR = 3_600_000
 
 
 async def until(works: Works, bot_id: int, status: BotStatus) -> None:
     """Wait for what somebody else does."""
-    while (await works.pool.get_bot(bot_id)).status is not status:
+    while (await works.store.bots.get(bot_id)).status is not status:
         pass
 
 
-async def test_a_slot_that_a_replica_has_taken_is_nobody_elses_until_its_claim_expires(
+async def test_a_slot_that_a_replica_has_reserved_is_no_others_until_that_expires(
     database: Database,
 ) -> None:
     async with working(database) as works:
         bot = (await works.create(Platform.ZOOM)).bot
-        # Taken by somebody who is killed before it has done anything.
-        (slot,) = await works.store.claim_slots("dead", 15_000, 10, [], 1_500_000, "simulated", 1)
+        # Reserved by a replica that is killed before it has done anything.
+        (slot,) = await works.store.reservations.reserve_due(
+            "dead",
+            ttl_ms=15_000,
+            most=10,
+            hosts=[],
+            deployment_limit_ms=1_500_000,
+            engine="simulated",
+            host_given_up_after_ms=1,
+        )
         await works.go(seconds=14)
-        assert (await works.pool.get_slot(slot.id)).claimed_by == "dead"
+        assert (await works.store.slots.get(slot.id)).reserved_by == "dead"
         await works.go(seconds=2)
-        assert (await works.pool.get_bot(bot.id)).status is BotStatus.JOINING_CALL
+        assert (await works.store.bots.get(bot.id)).status is BotStatus.JOINING_CALL
 
 
 async def test_a_slot_on_a_host_that_a_replica_cannot_reach_is_left_to_others(
@@ -102,7 +110,7 @@ async def test_one_slot_that_hangs_stops_no_other_and_is_tried_again(
         works.engine.hang("a")
         bots = [(await works.create(Platform.ZOOM)).bot for _ in range(2)]
         await works.reconciler.run_once()
-        found = {(await works.pool.get_bot(bot.id)).status for bot in bots}
+        found = {(await works.store.bots.get(bot.id)).status for bot in bots}
         assert found == {BotStatus.DEPLOYING, BotStatus.JOINING_CALL}
         works.engine.bring_back("a")
         await works.go(seconds=1)
@@ -119,13 +127,13 @@ async def test_an_announcement_wakes_it_at_once(database_url: str) -> None:
         running = asyncio.create_task(works.reconciler.run(database))
         pool = Pool(Store(elsewhere), works.settings)
         for _ in range(3):
-            bot = (await pool.create_bot(new_bot(Platform.ZOOM))).bot
+            bot = (await pool.creation.create_bot(new_bot(Platform.ZOOM))).bot
             await until(works, bot.id, BotStatus.JOINING_CALL)
         works.reconciler.stop()
         await running
 
 
-async def test_a_poll_finds_what_nobody_announced(
+async def test_a_poll_finds_what_was_not_announced(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with working(database, poll_interval_ms=20) as works:
@@ -133,11 +141,13 @@ async def test_a_poll_finds_what_nobody_announced(
         async def silent(_: object) -> None:
             pass
 
-        monkeypatch.setattr(works.store, "announce", silent)
+        monkeypatch.setattr(works.store.installation, "announce", silent)
         running = asyncio.create_task(works.reconciler.run(database))
         pool = Pool(works.store, works.settings)
         await until(
-            works, (await pool.create_bot(new_bot(Platform.ZOOM))).bot.id, BotStatus.JOINING_CALL
+            works,
+            (await pool.creation.create_bot(new_bot(Platform.ZOOM))).bot.id,
+            BotStatus.JOINING_CALL,
         )
         works.reconciler.stop()
         await running
@@ -152,14 +162,16 @@ async def test_it_goes_on_when_its_connections_are_cut(database_url: str) -> Non
         running = asyncio.create_task(works.reconciler.run(database))
         pool = Pool(Store(elsewhere), works.settings)
         await until(
-            works, (await pool.create_bot(new_bot(Platform.ZOOM))).bot.id, BotStatus.JOINING_CALL
+            works,
+            (await pool.creation.create_bot(new_bot(Platform.ZOOM))).bot.id,
+            BotStatus.JOINING_CALL,
         )
         await elsewhere.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
             " WHERE datname = current_database() AND pid <> pg_backend_pid()"
         )
-        bot = (await pool.create_bot(new_bot(Platform.ZOOM))).bot
-        while (await pool.get_bot(bot.id)).status is not BotStatus.JOINING_CALL:
+        bot = (await pool.creation.create_bot(new_bot(Platform.ZOOM))).bot
+        while (await works.store.bots.get(bot.id)).status is not BotStatus.JOINING_CALL:
             assert not running.done()
         works.reconciler.stop()
         await running
@@ -188,25 +200,25 @@ async def test_it_ends_only_when_what_it_does_is_done_or_handed_over(
         works.reconciler.stop()
         await running
         slot = await works.slot_of(bot.id)
-        assert slot.claimed_by is None
+        assert slot.reserved_by is None
         works.engine.bring_back("a")
         # Without waiting for a claim to expire.
         await (await works.replica()).run_once()
-        assert (await works.pool.get_bot(bot.id)).status is BotStatus.JOINING_CALL
+        assert (await works.store.bots.get(bot.id)).status is BotStatus.JOINING_CALL
 
 
 async def test_work_on_a_slot_that_is_somebody_elses_by_now_is_given_up(
     database: Database,
 ) -> None:
-    async with working(database, claim_ttl_ms=60) as works:
+    async with working(database, reservation_ttl_ms=60) as works:
         works.engine.hang("a")
         bot = (await works.create(Platform.ZOOM)).bot
         running = asyncio.create_task(works.reconciler.run(database))
         while (await works.slot_of(bot.id)).deployment_started_at is None:
             pass
-        await database.execute("UPDATE bot_pool_slots SET claimed_by = 'other'")
+        await database.execute("UPDATE bot_pool_slots SET reserved_by = 'other'")
         while works.reconciler.busy:
-            assert (await works.slot_of(bot.id)).claimed_by == "other"
-        assert (await works.slot_of(bot.id)).claimed_by == "other"
+            assert (await works.slot_of(bot.id)).reserved_by == "other"
+        assert (await works.slot_of(bot.id)).reserved_by == "other"
         works.reconciler.stop()
         await running

@@ -10,17 +10,19 @@ import pytest
 
 from botpool.engines.simulated import Faults
 from botpool.errors import StaleLease
+from botpool.models.assignments import FailedLaunch
+from botpool.models.pulls import PullKey
 from botpool.reconciler import recovery
 from botpool.reconciler.recovery import Outcome, carry_out, counted
 from botpool.states import BotStatus, FailureCause, SlotStatus
-from tests.reconciling import container, working
+from tests.support.works import container, working
 
 if TYPE_CHECKING:
     from botpool.engines.base import Container
-    from botpool.models import Bot
+    from botpool.models.bots import Bot
     from botpool.reconciler.recovery import Decision
     from botpool.store import Database
-    from tests.reconciling import Works
+    from tests.support.works import Works
 
 SLOW = Faults(start=(1e9, 1e9))
 
@@ -43,7 +45,7 @@ async def stuck(works: Works) -> Bot:
     await works.database.execute(
         "UPDATE bot_pool_slots SET due_at = botpool_now() + interval '1 h'"
     )
-    return await works.pool.get_bot(bot.id)
+    return await works.store.bots.get(bot.id)
 
 
 async def heard(works: Works, bot: Bot) -> None:
@@ -65,13 +67,13 @@ async def test_a_deployment_without_a_heartbeat_is_given_up_after_15_minutes(
         assert await recovered(works) == only()
         await works.pass_time(seconds=1)
         assert await recovered(works) == only(failed=1)
-        bot = await works.pool.get_bot(bot.id)
+        bot = await works.store.bots.get(bot.id)
         assert (bot.status, bot.failure_cause) == (BotStatus.FATAL, FailureCause.START_TIMEOUT)
         assert "never heard; container failed (it broke)" in (bot.failure_reason or "")
-        (slot,) = await works.pool.slots()
+        (slot,) = await works.store.slots.all()
         assert slot.status is SlotStatus.RELEASING
         await works.reconciler.run_once()
-        assert (await works.pool.get_slot(slot.id)).status is SlotStatus.IDLE
+        assert (await works.store.slots.get(slot.id)).status is SlotStatus.IDLE
 
 
 async def test_a_deployment_whose_heartbeat_is_old_is_given_up(database: Database) -> None:
@@ -80,7 +82,7 @@ async def test_a_deployment_whose_heartbeat_is_old_is_given_up(database: Databas
         await heard(works, bot)
         await works.pass_time(minutes=15)
         assert await recovered(works) == only(failed=1)
-        assert (await works.pool.get_bot(bot.id)).status is BotStatus.FATAL
+        assert (await works.store.bots.get(bot.id)).status is BotStatus.FATAL
 
 
 async def test_a_deployment_that_is_heard_is_skipped_three_times_and_then_busy(
@@ -101,9 +103,9 @@ async def test_a_deployment_that_is_heard_is_skipped_three_times_and_then_busy(
         assert await recovered(works) == only(recovered=1)
         slot = await works.slot_of(bot.id)
         assert (slot.status, slot.recovery_attempts) == (SlotStatus.BUSY, 0)
-        assert (await works.pool.get_bot(bot.id)).status is BotStatus.JOINING_CALL
+        assert (await works.store.bots.get(bot.id)).status is BotStatus.JOINING_CALL
         reasons = await works.reasons(bot)
-        assert reasons.count(f"skipped: its bot {bot.id} is heard") == 3
+        assert reasons.count(f"skipped: its bot {bot.id} sends heartbeats") == 3
 
 
 async def test_a_slow_but_healthy_deployment_is_left_alone(database: Database) -> None:
@@ -112,10 +114,10 @@ async def test_a_slow_but_healthy_deployment_is_left_alone(database: Database) -
         for _ in range(24):
             await works.go(minutes=1)
             for decision in await works.reconciler.recover_once():
-                assert decision.reason == "the engine says that it is under way"
-        assert (await works.pool.get_bot(bot.id)).status is BotStatus.DEPLOYING
+                assert decision.reason == "the engine says that its container is starting"
+        assert (await works.store.bots.get(bot.id)).status is BotStatus.DEPLOYING
         await works.go(minutes=1)
-        assert (await works.pool.get_bot(bot.id)).launch_attempts == 2
+        assert (await works.store.bots.get(bot.id)).launch_attempts == 2
 
 
 async def test_what_waits_for_room_or_its_image_is_not_stuck(database: Database) -> None:
@@ -125,7 +127,7 @@ async def test_what_waits_for_room_or_its_image_is_not_stuck(database: Database)
         await works.pass_time(minutes=20)
         decisions = {d.subject: d for d in await works.reconciler.recover_once()}
         assert decisions["pool-google-meet-002"].reason == "it waits for room on the host"
-        assert (await works.pool.get_bot(waiting.id)).status is BotStatus.DEPLOYING
+        assert (await works.store.bots.get(waiting.id)).status is BotStatus.DEPLOYING
 
 
 async def test_an_engine_that_does_not_answer_fails_no_deployment(database: Database) -> None:
@@ -134,7 +136,7 @@ async def test_an_engine_that_does_not_answer_fails_no_deployment(database: Data
         works.engine.take_away("a")
         await works.pass_time(minutes=15)
         assert await recovered(works) == only(skipped=1)
-        assert (await works.pool.get_bot(bot.id)).status is BotStatus.DEPLOYING
+        assert (await works.store.bots.get(bot.id)).status is BotStatus.DEPLOYING
 
 
 async def test_a_slot_in_error_is_tried_at_once_and_then_with_growing_waits(
@@ -143,7 +145,7 @@ async def test_a_slot_in_error_is_tried_at_once_and_then_with_growing_waits(
     async with working(database, max_launch_attempts=1) as works:
         works.engine.started = lambda started, _: works.engine.fail(started)
         await works.launched()
-        (slot,) = await works.pool.slots()
+        (slot,) = await works.store.slots.all()
         assert slot.status is SlotStatus.IDLE  # it was made well at once
 
 
@@ -157,26 +159,28 @@ async def test_a_bot_in_its_call_that_is_silent_for_5_minutes_is_lost(
     async with working(database) as works:
         bot = await works.launched()
         slot = await works.slot_of(bot.id)
-        await works.pool.advance(slot.id, slot.lease, status, "so it says")
-        await works.pool.heartbeat(slot.id, slot.lease)
+        await works.pool.assignments.advance(slot.id, slot.lease, status, "so it says")
+        await works.pool.assignments.heartbeat(slot.id, slot.lease)
         works.engine.say(container(slot), "last words")
         await works.pass_time(minutes=5)
         assert await recovered(works) == only()
         await works.pass_time(seconds=1)
         assert await recovered(works) == only(failed=1)
-        bot = await works.pool.get_bot(bot.id)
+        bot = await works.store.bots.get(bot.id)
         assert (bot.status, bot.failure_cause) == (BotStatus.FATAL, FailureCause.HEARTBEAT_LOST)
         assert bot.failure_reason == (
             f"no heartbeat for 301 s, more than 300 s; last status {status}; container running;"
-            " it said last:\nlast words"
+            " its last lines:\nlast words"
         )
         (step,) = [
-            step for step in await works.pool.timeline(bot.id) if step.to_status == "releasing"
+            step
+            for step in await works.store.transitions.timeline(bot.id)
+            if step.to_status == "releasing"
         ]
         assert step.details["thresholdMs"] == 300_000
         assert datetime.fromisoformat(step.details["lastHeartbeat"]) == bot.last_heartbeat
         await works.reconciler.run_once()
-        assert (await works.pool.get_slot(slot.id)).status is SlotStatus.IDLE
+        assert (await works.store.slots.get(slot.id)).status is SlotStatus.IDLE
 
 
 async def test_a_bot_that_is_lost_in_its_call_goes_back_there_if_that_was_asked_for(
@@ -185,56 +189,71 @@ async def test_a_bot_that_is_lost_in_its_call_goes_back_there_if_that_was_asked_
     async with working(database, hosts=("a", "b")) as works:
         bot = await works.launched(relaunch_in_call=True)
         first = await works.slot_of(bot.id)
-        await works.pool.advance(first.id, first.lease, BotStatus.IN_CALL, "so it says")
+        await works.pool.assignments.advance(first.id, first.lease, BotStatus.IN_CALL, "so it says")
         await works.pass_time(minutes=6)
         assert await recovered(works) == only(recovered=1)
         await works.reconciler.run_once()
         second = await works.slot_of(bot.id)
         assert first.host != second.host
         # Whoever leaves has been there, and is not sent back.
-        await works.pool.advance(second.id, second.lease, BotStatus.LEAVING, "so it says")
+        await works.pool.assignments.advance(
+            second.id, second.lease, BotStatus.LEAVING, "so it says"
+        )
         await works.pass_time(minutes=6)
         assert await recovered(works) == only(failed=1)
-        found = await works.pool.get_bot(bot.id)
+        found = await works.store.bots.get(bot.id)
         assert (found.status, found.launch_attempts) == (BotStatus.FATAL, 2)
 
 
-async def test_nobody_is_silent_while_nobody_can_be_heard(database: Database) -> None:
+async def test_no_bot_is_silent_while_it_can_t_be_heard(database: Database) -> None:
     """In an outage of all APIs, or of the database."""
     async with working(database) as works:
-        await works.pool.keep_hearing()
         bot = await works.launched()
         slot = await works.slot_of(bot.id)
-        await works.pool.advance(slot.id, slot.lease, BotStatus.IN_CALL, "so it says")
-        await works.pass_time(minutes=30)
-        assert await recovered(works) == only()  # nobody is back yet
-        await works.pool.keep_hearing()
+        await works.pool.assignments.advance(slot.id, slot.lease, BotStatus.IN_CALL, "so it says")
+        await works.pass_unheard(minutes=30)
         assert await recovered(works) == only()
-        await hear(works, minutes=4)
+        await works.pass_time(minutes=4)
         assert await recovered(works) == only()
-        await works.pass_time(minutes=30)
-        await works.pool.keep_hearing()
+        await works.pass_unheard(minutes=30)
         assert await recovered(works) == only()
-        await hear(works, minutes=1)
+        await works.pass_time(minutes=2)
         assert await recovered(works) == only(failed=1)
+
+
+async def test_a_botpool_that_comes_and_goes_ends_no_call(database: Database) -> None:
+    """However short each outage is: together they leave a bot too little time to be heard."""
+    async with working(database) as works:
+        bot = await works.launched()
+        slot = await works.slot_of(bot.id)
+        await works.pool.assignments.advance(slot.id, slot.lease, BotStatus.IN_CALL, "so it says")
+        for start in range(15):
+            await works.pass_unheard(seconds=40)
+            await works.pass_unheard(seconds=19)
+            await works.pool.listening.note(f"start {start}", 19)
+        assert await recovered(works) == only()
+        await works.pass_time(seconds=16)
+        assert await recovered(works) == only(failed=1)
+
+
+async def test_two_replicas_that_listen_at_once_hear_no_longer_for_it(database: Database) -> None:
+    async with working(database) as works:
+        began = await works.store.installation.now()
+        await works.pass_time(minutes=1)
+        await works.pool.listening.note("other", 60)
+        await works.pass_unheard(minutes=1)
+        await works.pool.listening.note("other", 30)
+        heard = await works.store.listening.heard_for(began)
+        assert heard == timedelta(seconds=90)
 
 
 async def test_a_deployment_has_its_time_while_its_bot_can_be_heard(database: Database) -> None:
     async with working(database, faults=Faults(start=(600, 600))) as works:
-        await works.pool.keep_hearing()
         bot = await works.launched()
-        await works.pass_time(hours=1)
-        await works.pool.keep_hearing()
+        await works.pass_unheard(hours=1)
         assert await recovered(works) == only()
         await works.reconciler.run_once()
-        assert (await works.pool.get_bot(bot.id)).status is BotStatus.JOINING_CALL
-
-
-async def hear(works: Works, **time: float) -> None:
-    """Let so much time go by in which bots can be heard."""
-    for _ in range(int(timedelta(**time).total_seconds() // 10)):
-        await works.pass_time(seconds=10)
-        await works.pool.keep_hearing()
+        assert (await works.store.bots.get(bot.id)).status is BotStatus.JOINING_CALL
 
 
 async def test_a_verdict_on_a_deployment_is_void_once_its_bot_is_heard(
@@ -246,9 +265,9 @@ async def test_a_verdict_on_a_deployment_is_void_once_its_bot_is_heard(
         await works.pass_time(minutes=15)
         (decision,) = await works.reconciler.recover_once(dry_run=True)
         assert decision.outcome is Outcome.FAILED
-        await works.pool.advance(slot.id, slot.lease, BotStatus.IN_CALL, "admitted")
+        await works.pool.assignments.advance(slot.id, slot.lease, BotStatus.IN_CALL, "admitted")
         assert (await carry_out(decision)).outcome is Outcome.SKIPPED
-        assert (await works.pool.get_bot(bot.id)).status is BotStatus.IN_CALL
+        assert (await works.store.bots.get(bot.id)).status is BotStatus.IN_CALL
 
 
 async def test_one_slot_that_can_not_be_judged_holds_up_no_other(
@@ -266,19 +285,19 @@ async def test_one_slot_that_can_not_be_judged_holds_up_no_other(
         monkeypatch.setattr(works.engine, "logs", odd)
         await works.pass_time(minutes=6)
         assert await recovered(works) == only(failed=1, skipped=1)
-        assert (await works.pool.get_bot(second.assigned_bot_id or 0)).status is BotStatus.FATAL
+        assert (await works.store.bots.get(second.assigned_bot_id or 0)).status is BotStatus.FATAL
 
 
 async def test_a_host_that_never_answered_is_the_evidence(database: Database) -> None:
-    async with working(database, max_launch_attempts=1, deploying_timeout_ms=10**8) as works:
+    async with working(database, max_launch_attempts=1, stuck_after_ms=10**8) as works:
         await works.warm()
         works.engine.take_away("a")
         bot = (await works.create()).bot
         for _ in range(27):
             await works.go(minutes=1)
-        found = await works.pool.get_bot(bot.id)
+        found = await works.store.bots.get(bot.id)
         assert (found.status, found.failure_cause) == (BotStatus.FATAL, FailureCause.ENGINE)
-        assert "last error: a does not answer" in (found.failure_reason or "")
+        assert "last error: a doesn't answer" in (found.failure_reason or "")
 
 
 async def test_a_bot_that_waits_in_vain_after_a_failed_launch_tells_of_both(
@@ -287,20 +306,27 @@ async def test_a_bot_that_waits_in_vain_after_a_failed_launch_tells_of_both(
     async with working(database, max_pool_size=1) as works:
         bot = (await works.create(queue_timeout_ms=60_000)).bot
         slot = await works.slot_of(bot.id)
-        await works.pool.mark_error(slot.id, slot.lease, FailureCause.ENGINE, "no such device")
+        await works.pool.assignments.fail_launch(
+            FailedLaunch(
+                slot_id=slot.id,
+                lease=slot.lease,
+                cause=FailureCause.ENGINE,
+                reason="no such device",
+            )
+        )
         await works.pass_time(minutes=1)
-        await works.pool.expire_queue()
-        assert (await works.pool.get_bot(bot.id)).failure_reason == (
+        await works.pool.queue.expire()
+        assert (await works.store.bots.get(bot.id)).failure_reason == (
             "no slot became free within 60000 ms; it was launched before: no such device"
         )
 
 
 async def test_a_clock_that_goes_back_puts_nothing_off(database: Database) -> None:
     async with working(database) as works:
-        assert await works.store.take_duty("recovery", 60_000)
+        assert await works.store.installation.take_duty("recovery", 60_000)
         await works.pass_time(hours=-1)
-        assert await works.store.take_duty("recovery", 60_000)
-        assert not await works.store.take_duty("recovery", 60_000)
+        assert await works.store.installation.take_duty("recovery", 60_000)
+        assert not await works.store.installation.take_duty("recovery", 60_000)
 
 
 async def test_hosts_that_hang_hold_up_nothing(
@@ -311,15 +337,15 @@ async def test_hosts_that_hang_hold_up_nothing(
         deploying = [await stuck(works) for _ in range(2)]
         silent = await stuck(works)
         slot = await works.slot_of(silent.id)
-        await works.pool.advance(slot.id, slot.lease, BotStatus.IN_CALL, "so it says")
+        await works.pool.assignments.advance(slot.id, slot.lease, BotStatus.IN_CALL, "so it says")
         await works.pass_time(minutes=15)
         for host in works.engine.hosts():
             works.engine.hang(host)
         assert await recovered(works) == only(failed=1, skipped=2)
-        found = await works.pool.get_bot(silent.id)
-        assert "the engine can't tell: no answer within 0.2 s" in (found.failure_reason or "")
+        found = await works.store.bots.get(silent.id)
+        assert "the engine can't say: no answer within 0.2 s" in (found.failure_reason or "")
         for bot in deploying:
-            assert (await works.pool.get_bot(bot.id)).status is BotStatus.DEPLOYING
+            assert (await works.store.bots.get(bot.id)).status is BotStatus.DEPLOYING
 
 
 async def test_a_bot_that_is_silent_before_its_call_is_launched_again_on_another_host(
@@ -333,37 +359,37 @@ async def test_a_bot_that_is_silent_before_its_call_is_launched_again_on_another
         await works.reconciler.run_once()
         second = await works.slot_of(bot.id)
         assert first.host != second.host
-        bot = await works.pool.get_bot(bot.id)
+        bot = await works.store.bots.get(bot.id)
         assert (bot.status, bot.launch_attempts) == (BotStatus.JOINING_CALL, 2)
         await works.pass_time(minutes=6)
         assert await recovered(works) == only(failed=1)
-        assert (await works.pool.get_bot(bot.id)).status is BotStatus.FATAL
+        assert (await works.store.bots.get(bot.id)).status is BotStatus.FATAL
 
 
 async def test_a_heartbeat_that_comes_in_time_saves_its_bot(database: Database) -> None:
     async with working(database) as works:
         bot = await works.launched()
         slot = await works.slot_of(bot.id)
-        await works.pool.advance(slot.id, slot.lease, BotStatus.IN_CALL, "so it says")
+        await works.pool.assignments.advance(slot.id, slot.lease, BotStatus.IN_CALL, "so it says")
         await works.pass_time(minutes=6)
         decisions = await works.reconciler.recover_once(dry_run=True)
         assert counted(decisions) == only(failed=1)
-        await works.pool.heartbeat(slot.id, slot.lease)
+        await works.pool.assignments.heartbeat(slot.id, slot.lease)
         (decision,) = decisions
         assert decision.act is not None
         with pytest.raises(StaleLease):
             await decision.act()
-        assert (await works.pool.get_bot(bot.id)).status is BotStatus.IN_CALL
+        assert (await works.store.bots.get(bot.id)).status is BotStatus.IN_CALL
 
 
 async def test_a_dry_run_changes_nothing(database: Database) -> None:
     async with working(database, faults=SLOW) as works:
         bot = await stuck(works)
         await works.pass_time(minutes=15)
-        before = await works.store.list_slots()
+        before = await works.store.slots.all()
         assert counted(await works.reconciler.recover_once(dry_run=True)) == only(failed=1)
-        assert [s.status for s in await works.store.list_slots()] == [s.status for s in before]
-        assert (await works.pool.get_bot(bot.id)).status is BotStatus.DEPLOYING
+        assert [s.status for s in await works.store.slots.all()] == [s.status for s in before]
+        assert (await works.store.bots.get(bot.id)).status is BotStatus.DEPLOYING
 
 
 async def test_a_bot_that_waits_past_its_deadline_is_found_here_too(database: Database) -> None:
@@ -372,22 +398,30 @@ async def test_a_bot_that_waits_past_its_deadline_is_found_here_too(database: Da
         waiting = (await works.create(queue_timeout_ms=1000)).bot
         await works.pass_time(seconds=2)
         assert await recovered(works) == only(failed=1)
-        bot = await works.pool.get_bot(waiting.id)
+        bot = await works.store.bots.get(waiting.id)
         assert (bot.status, bot.failure_cause) == (BotStatus.FATAL, FailureCause.QUEUE_TIMEOUT)
 
 
-async def test_claims_and_pulls_of_the_dead_are_let_go(database: Database) -> None:
+async def test_reservations_and_pulls_of_the_dead_are_let_go(database: Database) -> None:
     async with working(database) as works:
         bot = (await works.create()).bot
-        (slot,) = await works.store.claim_slots("dead", 15_000, 1, [], 10**6, "simulated", 1)
-        key = ("simulated", "a", slot.image or "")
-        await works.store.take_pull(key, "dead", 15_000)
+        (slot,) = await works.store.reservations.reserve_due(
+            "dead",
+            ttl_ms=15_000,
+            most=1,
+            hosts=[],
+            deployment_limit_ms=10**6,
+            engine="simulated",
+            host_given_up_after_ms=1,
+        )
+        key = PullKey("simulated", "a", slot.image or "")
+        await works.store.pulls.take(key, "dead", 15_000)
         await works.pass_time(seconds=20)
         steps = sorted(d.step for d in await works.reconciler.recover_once())
-        assert steps == ["claim", "pull"]
-        assert [pull.status for pull in await works.store.list_pulls()] == ["failed"]
+        assert steps == ["pull", "reservation"]
+        assert [pull.status for pull in await works.store.pulls.all()] == ["failed"]
         await works.reconciler.run_once()
-        assert (await works.pool.get_bot(bot.id)).status is BotStatus.JOINING_CALL
+        assert (await works.store.bots.get(bot.id)).status is BotStatus.JOINING_CALL
 
 
 async def test_several_who_recover_at_once_do_it_once(database: Database) -> None:
@@ -400,7 +434,11 @@ async def test_several_who_recover_at_once_do_it_once(database: Database) -> Non
         )
         outcomes = [d.outcome for decisions in rounds for d in decisions]
         assert outcomes.count(Outcome.FAILED) == 1
-        ends = [t for t in await works.pool.timeline(bot.id) if t.to_status == BotStatus.FATAL]
+        ends = [
+            t
+            for t in await works.store.transitions.timeline(bot.id)
+            if t.to_status == BotStatus.FATAL
+        ]
         assert len(ends) == 1
 
 
@@ -408,6 +446,6 @@ async def test_a_bot_is_launched_as_often_as_it_asks_for(database: Database) -> 
     async with working(database, max_pool_size=10) as works:
         works.engine.started = lambda started, _: works.engine.fail(started)
         bots = [await works.launched(max_launch_attempts=most) for most in (1, 3, None)]
-        found = [await works.pool.get_bot(bot.id) for bot in bots]
+        found = [await works.store.bots.get(bot.id) for bot in bots]
         assert [bot.launch_attempts for bot in found] == [1, 3, 2]
         assert {bot.status for bot in found} == {BotStatus.FATAL}

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from botpool.engines.base import ContainerState, Observation
 from botpool.engines.simulated import Faults
 from botpool.errors import EngineRefused, EngineUnavailable
-from botpool.states import BotStatus, FailureCause, Platform, SlotStatus
-from tests.reconciling import container, working
+from botpool.models.assignments import FailedLaunch
+from botpool.states import (
+    BotStatus,
+    FailureCause,
+    Platform,
+    SlotStatus,
+)
+from tests.support.works import container, working
 
 if TYPE_CHECKING:
-    import pytest
-
     from botpool.engines.base import Container
     from botpool.store import Database
-    from tests.reconciling import Works
+    from tests.support.works import Works
+
+pytestmark = pytest.mark.older_postgres
 
 SLOW_STOP = Faults(stop=(20.0, 20.0))
 
@@ -30,8 +38,8 @@ async def test_a_released_slot_is_stopped_cleaned_and_idle(database: Database) -
         slot = await works.slot_of(bot.id)
         await works.end(slot)
         await works.reconciler.run_once()
-        slot = await works.pool.get_slot(slot.id)
-        assert (slot.status, slot.due_at, slot.claimed_by) == (SlotStatus.IDLE, None, None)
+        slot = await works.store.slots.get(slot.id)
+        assert (slot.status, slot.due_at, slot.reserved_by) == (SlotStatus.IDLE, None, None)
         (found,) = await works.engine.list("a")
         assert found.container == container(slot)
         assert found.observation.state is ContainerState.CREATED
@@ -48,11 +56,11 @@ async def test_a_slot_is_free_only_when_its_container_is_proved_stopped(
         await works.reconciler.run_once()
         for _ in range(19):
             await works.go(seconds=1)
-            assert (await works.pool.get_slot(slot.id)).status is SlotStatus.RELEASING
+            assert (await works.store.slots.get(slot.id)).status is SlotStatus.RELEASING
             assert works.engine.counts["start"] == 1
         await works.go(seconds=3)
         assert (await works.slot_of(waiting.id)).id == slot.id
-        assert (await works.pool.get_bot(waiting.id)).status is BotStatus.JOINING_CALL
+        assert (await works.store.bots.get(waiting.id)).status is BotStatus.JOINING_CALL
         assert works.engine.counts["start"] == 2
 
 
@@ -63,7 +71,7 @@ async def test_the_next_bot_has_the_slot_without_anybody_being_woken(database: D
         await works.end(slot)
         await works.reconciler.run_once()
         assert works.reconciler.counts["taken"] == 2  # deployed; released, and given on
-        assert (await works.pool.get_bot(waiting.id)).status is BotStatus.JOINING_CALL
+        assert (await works.store.bots.get(waiting.id)).status is BotStatus.JOINING_CALL
 
 
 async def test_a_bot_cancelled_before_anything_was_made_leaves_an_idle_slot(
@@ -72,9 +80,9 @@ async def test_a_bot_cancelled_before_anything_was_made_leaves_an_idle_slot(
     async with working(database) as works:
         bot = (await works.create()).bot
         slot = await works.slot_of(bot.id)
-        await works.pool.stop_bot(bot.id)
+        await works.pool.assignments.stop_bot(bot.id)
         await works.reconciler.run_once()
-        assert (await works.pool.get_slot(slot.id)).status is SlotStatus.IDLE
+        assert (await works.store.slots.get(slot.id)).status is SlotStatus.IDLE
         assert works.engine.counts["calls"] == 0
 
 
@@ -84,10 +92,10 @@ async def test_what_a_container_wrote_is_kept_for_its_bot(database: Database) ->
         bot = await works.launched()
         await works.end(await works.slot_of(bot.id))
         await works.reconciler.run_once()
-        assert await works.pool.container_logs(bot.id) == [
+        assert await works.store.bots.container_logs(bot.id) == [
             "joined\N{REPLACEMENT CHARACTER}the call"
         ]
-        assert await works.pool.container_logs(bot.id + 1) == []
+        assert await works.store.bots.container_logs(bot.id + 1) == []
 
 
 async def test_the_logs_of_a_failed_launch_are_kept_too(database: Database) -> None:
@@ -101,9 +109,9 @@ async def test_the_logs_of_a_failed_launch_are_kept_too(database: Database) -> N
         bot = await works.launched(Platform.ZOOM)
         assert bot.failure_cause is FailureCause.CRASHED
         assert bot.failure_reason == (
-            "container exited with code 3, deployment deployment-1; it said last:\nno browser"
+            "container exited with code 3, deployment deployment-1; its last lines:\nno browser"
         )
-        assert await works.pool.container_logs(bot.id) == ["no browser"]
+        assert await works.store.bots.container_logs(bot.id) == ["no browser"]
 
 
 async def test_a_container_that_is_gone_is_made_again_for_the_next_bot(
@@ -114,7 +122,7 @@ async def test_a_container_that_is_gone_is_made_again_for_the_next_bot(
         works.engine.lose(container(slot))
         await works.end(slot)
         await works.reconciler.run_once()
-        again = await works.pool.get_slot(slot.id)
+        again = await works.store.slots.get(slot.id)
         assert again.status is SlotStatus.IDLE
         assert again.container_ref != slot.container_ref
         assert [found.container for found in await works.engine.list("a")] == [container(again)]
@@ -126,7 +134,7 @@ async def test_a_slot_whose_image_is_gone_is_free_without_a_container(database: 
         works.engine.lose_image("a", slot.image or "")
         await works.end(slot)
         await works.reconciler.run_once()
-        slot = await works.pool.get_slot(slot.id)
+        slot = await works.store.slots.get(slot.id)
         assert (slot.status, slot.container_ref) == (SlotStatus.IDLE, None)
 
 
@@ -139,11 +147,11 @@ async def test_a_slot_that_cannot_be_stopped_is_in_error_and_well_again_later(
             patch.setattr(works.engine, "stop", refuse)
             await works.end(slot)
             await works.reconciler.run_once()
-            slot = await works.pool.get_slot(slot.id)
+            slot = await works.store.slots.get(slot.id)
             assert (slot.status, slot.error_message) == (SlotStatus.ERROR, "it will not")
             assert slot.recovery_attempts == 1
         await works.go(minutes=2)
-        slot = await works.pool.get_slot(slot.id)
+        slot = await works.store.slots.get(slot.id)
         assert (slot.status, slot.recovery_attempts) == (SlotStatus.IDLE, 0)
         assert works.engine.running() == []
 
@@ -157,7 +165,7 @@ async def test_a_slot_that_cannot_be_made_well_is_deleted_after_three_attempts(
         await works.end(slot)
         await works.reconciler.run_once()
         waits = []
-        while found := await works.store.get_slot(slot.id):
+        while found := await works.store.slots.find(slot.id):
             assert found.due_at is not None
             waits.append((found.due_at - found.read_at).total_seconds())
             await works.go(seconds=waits[-1])
@@ -169,15 +177,19 @@ async def test_a_slot_that_cannot_be_made_well_is_deleted_after_three_attempts(
 async def test_an_engine_that_does_not_answer_costs_no_slot(database: Database) -> None:
     async with working(database) as works:
         slot = await works.slot_of((await works.launched()).id)
-        await works.pool.mark_error(slot.id, slot.lease, FailureCause.ENGINE, "broken")
+        await works.pool.assignments.fail_launch(
+            FailedLaunch(
+                slot_id=slot.id, lease=slot.lease, cause=FailureCause.ENGINE, reason="broken"
+            )
+        )
         works.engine.take_away("a")
         for _ in range(30):
             await works.go(minutes=1)
-        found = await works.pool.get_slot(slot.id)
+        found = await works.store.slots.get(slot.id)
         assert (found.status, found.recovery_attempts) == (SlotStatus.ERROR, 0)
         works.engine.bring_back("a")
         await works.go(minutes=2)
-        assert (await works.pool.get_slot(slot.id)).status is not SlotStatus.ERROR
+        assert (await works.store.slots.get(slot.id)).status is not SlotStatus.ERROR
 
 
 async def test_a_container_that_will_not_stop_keeps_its_slot_from_the_next_bot(
@@ -193,8 +205,8 @@ async def test_a_container_that_will_not_stop_keeps_its_slot_from_the_next_bot(
         monkeypatch.setattr(works.engine, "observe", running)
         await works.end(slot)
         await works.go(minutes=2)
-        assert (await works.pool.get_slot(slot.id)).status is SlotStatus.RELEASING
-        assert (await works.pool.get_bot(waiting.id)).status is BotStatus.QUEUED
+        assert (await works.store.slots.get(slot.id)).status is SlotStatus.RELEASING
+        assert (await works.store.bots.get(waiting.id)).status is BotStatus.QUEUED
         assert works.engine.counts["start"] == 1
 
 
@@ -205,7 +217,7 @@ async def test_the_engine_shows_what_each_slot_is_doing(database: Database) -> N
         assert described(works, slot.container_ref).startswith(f"[BUSY] Bot #{bot.id} - 20")
         await works.end(slot)
         await works.reconciler.run_once()
-        shown = described(works, (await works.pool.get_slot(slot.id)).container_ref)
+        shown = described(works, (await works.store.slots.get(slot.id)).container_ref)
         assert shown.startswith("[IDLE] Available - Last used: 20")
         assert shown.endswith("Z")
 
@@ -241,12 +253,12 @@ async def test_a_container_that_can_not_be_removed_does_not_hold_up_its_slot(
             patch.setattr(works.engine, "remove", stuck)
             await works.end(slot)
             await works.reconciler.run_once()
-            assert (await works.pool.get_slot(slot.id)).status is SlotStatus.RELEASING
+            assert (await works.store.slots.get(slot.id)).status is SlotStatus.RELEASING
             await works.go(seconds=2)
-        again = await works.pool.get_slot(slot.id)
+        again = await works.store.slots.get(slot.id)
         assert again.status is SlotStatus.IDLE
         assert {*works.engine.containers()} == {old, container(again)}
         # The comparison removes it once that can be done.
         await works.pass_time(seconds=10)
-        await works.reconciler.sync_once()
+        await works.reconciler.compare_once()
         assert works.engine.containers() == [container(again)]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from botpool.pool import Pool
 from botpool.settings import Settings
 from botpool.store import Store
-from tests.scene import Scene
+from tests.support.scene import Scene
 
 if TYPE_CHECKING:
     from botpool.store import Database
@@ -15,18 +15,19 @@ if TYPE_CHECKING:
 
 async def test_what_is_older_than_the_retention_is_forgotten(database: Database) -> None:
     store = Store(database)
-    await store.use_virtual_clock()
+    await store.installation.use_virtual_clock()
     scene = Scene(database, store, Pool(store, Settings(retention_days=30)))
-    await scene.pool.configure()
+    await scene.pool.queue.configure()
+    await scene.add_host()
     _, slot = await scene.running()
     await scene.end(slot)
-    await scene.pool.free(slot.id, slot.lease)
+    await scene.pool.slots.make_idle(slot.id, slot.lease)
     written = await scene.database.fetch("SELECT id FROM transitions")
     await scene.pass_time(days=29)
     live, _ = await scene.running()
-    assert await scene.pool.prune() == 0
+    assert await scene.pool.retention.prune() == 0
     await scene.pass_time(days=1, seconds=1)
-    assert await scene.pool.prune() == len(written) + 1
+    assert await scene.pool.retention.prune() == len(written) + 1
     remaining = await scene.database.fetch("SELECT id FROM bots")
     assert [row["id"] for row in remaining] == [live.id]
-    assert await scene.pool.timeline(live.id) != []
+    assert await scene.store.transitions.timeline(live.id) != []

@@ -9,21 +9,28 @@ import pytest
 from pydantic import ValidationError
 from structlog.testing import capture_logs
 
-from botpool.access import Access
+from botpool.access.keys import Keys
 from botpool.api import create_app
 from botpool.api.wire import Wire
 from botpool.errors import DatabaseBusy, DatabaseUnreachable
-from botpool.lookups import token_digest
+from botpool.models.keys import token_digest
 from botpool.settings import Settings
-from botpool.states import BOT_MAY_BLAME, BOT_MAY_SAY, BotStatus, FailureCause, SlotStatus
+from botpool.states import (
+    BOT_MAY_BLAME,
+    BOT_MAY_SAY,
+    BotStatus,
+    FailureCause,
+    SlotStatus,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from fastapi import FastAPI
 
-    from botpool.models import Bot, Slot
-    from tests.scene import Scene
+    from botpool.models.bots import Bot
+    from botpool.models.slots import Slot
+    from tests.support.scene import Scene
 
 TOKEN = "a-token-of-one-slot"  # noqa: S105
 ENDED = {"code": "assignment_ended", "action": "exit"}
@@ -37,7 +44,7 @@ VERBS: dict[str, dict[str, Any]] = {
 @pytest.fixture
 def app(scene: Scene) -> FastAPI:
     settings = Settings(heartbeat_interval_ms=1234, log_level="WARNING")
-    return create_app(scene.pool, settings, Access(scene.store, settings))
+    return create_app(scene.store, scene.pool, settings, Keys(scene.store, settings))
 
 
 @pytest.fixture
@@ -110,7 +117,7 @@ async def test_a_container_that_came_back_claims_the_same_bot_again(
     await http.post("status", json={"lease": slot.lease, "status": "IN_CALL"})
     again = await http.post("claim", json={})
     assert again.json() == first.json()
-    assert (await scene.pool.get_bot(bot.id)).status is BotStatus.IN_CALL
+    assert (await scene.store.bots.get(bot.id)).status is BotStatus.IN_CALL
 
 
 async def test_a_heartbeat_proves_that_the_bot_lives(scene: Scene, http: httpx.AsyncClient) -> None:
@@ -121,7 +128,7 @@ async def test_a_heartbeat_proves_that_the_bot_lives(scene: Scene, http: httpx.A
         200,
         {"action": "continue", "logLevel": "WARNING"},
     )
-    after = await scene.pool.get_bot(bot.id)
+    after = await scene.store.bots.get(bot.id)
     assert (after.last_heartbeat, after.status) == (now, BotStatus.JOINING_CALL)
 
 
@@ -130,7 +137,7 @@ async def test_a_bot_that_is_to_stop_is_told_at_its_next_heartbeat(
 ) -> None:
     bot, slot = await deploying(scene)
     await http.post("status", json={"lease": slot.lease, "status": "IN_CALL"})
-    await scene.pool.stop_bot(bot.id)
+    await scene.pool.assignments.stop_bot(bot.id)
     response = await http.post("heartbeat", json={"lease": slot.lease})
     assert response.json()["action"] == "leave"
 
@@ -143,8 +150,8 @@ async def test_a_bot_tells_how_far_it_has_come_and_why(
     said = {"lease": slot.lease, "status": status, "reason": "it saw the door"}
     response = await http.post("status", json=said)
     assert (response.status_code, response.content) == (204, b"")
-    assert (await scene.pool.get_bot(bot.id)).status is status
-    last = [t for t in await scene.pool.timeline(bot.id) if t.machine == "bot"][-1]
+    assert (await scene.store.bots.get(bot.id)).status is status
+    last = [t for t in await scene.store.transitions.timeline(bot.id) if t.machine == "bot"][-1]
     assert (last.to_status, last.reason) == (status, "it saw the door")
 
 
@@ -156,7 +163,7 @@ async def test_what_a_bot_tells_is_as_good_as_a_heartbeat(
     for status in ("IN_CALL", "IN_CALL", "JOINING_CALL"):
         await scene.pass_time(seconds=1)
         await http.post("status", json={"lease": slot.lease, "status": status})
-        heard.append((await scene.pool.get_bot(bot.id)).last_heartbeat)
+        heard.append((await scene.store.bots.get(bot.id)).last_heartbeat)
     assert None not in heard
     assert heard == sorted({*filter(None, heard)})
 
@@ -164,7 +171,7 @@ async def test_what_a_bot_tells_is_as_good_as_a_heartbeat(
 async def test_a_bot_that_fails_says_why(scene: Scene, http: httpx.AsyncClient) -> None:
     bot, slot = await deploying(scene)
     await http.post("status", json={"lease": slot.lease, "status": "FATAL", "reason": "no door"})
-    after = await scene.pool.get_bot(bot.id)
+    after = await scene.store.bots.get(bot.id)
     assert (after.failure_cause, after.failure_reason) == (FailureCause.BOT_FAILED, "no door")
 
 
@@ -174,7 +181,7 @@ async def test_a_bot_that_fails_says_of_what(
 ) -> None:
     bot, slot = await deploying(scene)
     await http.post("status", json={"lease": slot.lease, "status": "FATAL", "cause": cause})
-    after = await scene.pool.get_bot(bot.id)
+    after = await scene.store.bots.get(bot.id)
     assert (after.status, after.failure_cause) == (BotStatus.FATAL, cause)
 
 
@@ -207,25 +214,25 @@ async def test_an_old_lease_has_no_say_in_the_next_assignment(
     for verb, body in VERBS.items():
         if verb != "claim":
             assert ended(await http.post(verb, json=body)), verb
-    assert (await scene.pool.get_bot(bot.id)).status is BotStatus.DEPLOYING
+    assert (await scene.store.bots.get(bot.id)).status is BotStatus.DEPLOYING
 
 
 async def test_a_slot_that_is_deleted_meanwhile_has_no_assignment_either(
     scene: Scene, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, slot = await deploying(scene)
-    find = scene.pool.slot_of_token
+    find = scene.store.slots.of_token
 
     async def find_before_it_is_deleted(token: str) -> Slot | None:
         found = await find(token)
         await scene.delete(slot)
         return found
 
-    monkeypatch.setattr(scene.pool, "slot_of_token", find_before_it_is_deleted)
+    monkeypatch.setattr(scene.store.slots, "of_token", find_before_it_is_deleted)
     assert ended(await http.post("heartbeat", json={"lease": slot.lease}))
 
 
-# Who may
+# Tokens
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -234,7 +241,7 @@ async def test_a_slot_that_is_deleted_meanwhile_has_no_assignment_either(
     [
         pytest.param(None, id="none"),
         pytest.param("Bearer ", id="empty"),
-        pytest.param("Bearer somebody-elses", id="unknown"),
+        pytest.param("Bearer of-another", id="unknown"),
         pytest.param(f"Basic {TOKEN}", id="another scheme"),
         pytest.param(TOKEN, id="no scheme"),
     ],
@@ -248,16 +255,16 @@ async def test_nothing_is_open_without_the_token_of_a_slot(
     response = await http.post(verb, json=VERBS[verb], headers=headers)
     assert (response.status_code, told(response)["code"]) == (401, "unauthorized")
     assert response.headers["www-authenticate"] == "Bearer"
-    assert "somebody-elses" not in response.text
-    assert (await scene.pool.get_bot(bot.id)).status is BotStatus.DEPLOYING
+    assert "of-another" not in response.text
+    assert (await scene.store.bots.get(bot.id)).status is BotStatus.DEPLOYING
 
 
 async def test_a_token_speaks_for_its_own_slot_alone(scene: Scene, http: httpx.AsyncClient) -> None:
     other, _ = await scene.running()
     bot, slot = await deploying(scene)
     await http.post("status", json={"lease": slot.lease, "status": "DONE"})
-    assert (await scene.pool.get_bot(bot.id)).status is BotStatus.DONE
-    assert (await scene.pool.get_bot(other.id)).status is BotStatus.IN_CALL
+    assert (await scene.store.bots.get(bot.id)).status is BotStatus.DONE
+    assert (await scene.store.bots.get(other.id)).status is BotStatus.IN_CALL
 
 
 # What is not accepted
@@ -274,22 +281,26 @@ async def test_a_token_speaks_for_its_own_slot_alone(scene: Scene, http: httpx.A
         ("heartbeat", {"lease": 2**63}, "lease: Input should be less than or equal to"),
         ("heartbeat", {"lease": 1, "Lease": 2}, "Lease: Extra inputs are not permitted."),
         ("status", {"lease": 1, "status": "DANCING"}, "status: Input should be 'PENDING'"),
-        ("status", {"lease": 1, "status": "QUEUED"}, "A bot can't say that it is QUEUED."),
+        ("status", {"lease": 1, "status": "QUEUED"}, "A bot can't report the status QUEUED."),
         (
             "status",
             {"lease": 1, "status": "IN_CALL", "reason": "x" * 1001},
             "reason: String should have at most 1000 characters.",
         ),
-        ("status", {"lease": 1, "status": "IN_CALL", "reason": "\0"}, "reason: must have no NUL"),
+        (
+            "status",
+            {"lease": 1, "status": "IN_CALL", "reason": "\0"},
+            "reason: must not contain NUL",
+        ),
         (
             "status",
             {"lease": 1, "status": "FATAL", "cause": "crashed"},
-            "The cause crashed is not a bot's to say.",
+            "A bot can't report the cause crashed.",
         ),
         (
             "status",
             {"lease": 1, "status": "DONE", "cause": "left_by_host"},
-            "Only FATAL has a cause.",
+            "Only the status FATAL may have a cause.",
         ),
         ("status", [], "body: Input should be a valid dictionary"),
     ],
@@ -302,7 +313,7 @@ async def test_a_request_that_cannot_be_met_says_what_is_wrong(
     problem = told(response)
     assert (response.status_code, problem["code"]) == (422, "invalid_request")
     assert problem["detail"].startswith(detail)
-    assert (await scene.pool.get_bot(bot.id)).status is BotStatus.DEPLOYING
+    assert (await scene.store.bots.get(bot.id)).status is BotStatus.DEPLOYING
 
 
 class TwoWords(Wire):
@@ -386,7 +397,7 @@ async def test_what_goes_wrong_inside_is_told_by_its_code_alone(
     async def fail(_: str) -> None:
         raise error
 
-    monkeypatch.setattr(scene.pool, "slot_of_token", fail)
+    monkeypatch.setattr(scene.store.slots, "of_token", fail)
     with capture_logs() as lines:
         response = await http.post("claim", json={})
     assert (response.status_code, told(response)["code"]) == (status, code)

@@ -9,19 +9,19 @@ import pytest
 from botpool.engines.base import Traits
 from botpool.engines.simulated import Faults
 from botpool.states import BotStatus, SlotStatus
-from tests.reconciling import IMAGE, working
+from tests.support.works import IMAGE, working
 
 if TYPE_CHECKING:
-    from botpool.models import Bot
+    from botpool.models.bots import Bot
     from botpool.store import Database
-    from tests.reconciling import Works
+    from tests.support.works import Works
 
 LIKE_COOLIFY = Traits(reusable=True, pulls_at_start=True)
 SLOW = Faults(pull=(60, 60), start=(1, 1))
 
 
 async def statuses(works: Works, bots: list[Bot]) -> list[BotStatus]:
-    return [(await works.pool.get_bot(bot.id)).status for bot in bots]
+    return [(await works.store.bots.get(bot.id)).status for bot in bots]
 
 
 async def test_the_others_wait_until_the_first_one_runs(database: Database) -> None:
@@ -47,7 +47,7 @@ async def test_a_bot_that_claims_before_the_engine_tells_lets_the_others_go_on(
         first = await works.launched()
         second = await works.launched()
         slot = await works.slot_of(first.id)
-        await works.pool.heartbeat(slot.id, slot.lease)
+        await works.pool.assignments.heartbeat(slot.id, slot.lease)
         await works.reconciler.run_once()
         assert works.engine.counts["start"] == 2
         assert (await works.slot_of(second.id)).deployment_status == "starting"
@@ -61,15 +61,15 @@ async def test_when_the_first_one_comes_to_nothing_exactly_one_tries_next(
         bots = [(await works.create()).bot for _ in range(3)]
         await works.reconciler.run_once()
         (started,) = works.engine.running()
-        held = next(s for s in await works.pool.slots() if s.container_ref == started.ref)
+        held = next(s for s in await works.store.slots.all() if s.container_ref == started.ref)
         if ends == "cancelled":
-            await works.pool.stop_bot(held.assigned_bot_id or 0)
+            await works.pool.assignments.stop_bot(held.assigned_bot_id or 0)
         else:
             works.engine.fail(started)
         works.engine.lose_image("a", IMAGE)
         await works.go(seconds=30)
         assert works.engine.counts["start"] == 2
-        assert (await works.pool.get_slot(held.id)).status is SlotStatus.IDLE
+        assert (await works.store.slots.get(held.id)).status is SlotStatus.IDLE
         left = [bot for bot in bots if bot.id != held.assigned_bot_id]
         await works.go(seconds=100)
         await works.go(seconds=30)
@@ -98,7 +98,7 @@ async def test_each_start_has_a_token_of_its_own(database: Database) -> None:
         bot = await works.launched()
         assert (await works.slot_of(bot.id)).container_ref == slot.container_ref
         first, second = tokens
-        assert await works.pool.slot_of_token(first) is None
-        found = await works.pool.slot_of_token(second)
+        assert await works.store.slots.of_token(first) is None
+        found = await works.store.slots.of_token(second)
         assert found is not None
         assert found.assigned_bot_id == bot.id

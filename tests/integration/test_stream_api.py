@@ -1,4 +1,4 @@
-"""The record over HTTP, from a real server: who hears what, who resumes where, and how it ends."""
+"""The feed over HTTP, from a real server: what a reader hears, where it resumes, how it ends."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ import pytest
 import uvicorn
 from structlog.testing import capture_logs
 
-from botpool import record as record_module
-from botpool.access import Access
+from botpool.access.keys import Keys
 from botpool.api import create_app
 from botpool.api import stream as module
-from botpool.record import Record
+from botpool.feed import stream as feed_module
+from botpool.feed.stream import Feed
 from botpool.settings import Settings
 from botpool.states import BotStatus, Platform, Role
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from tests.scene import Scene
+    from tests.support.scene import Scene
 
 URL = "/api/v1/stream"
 LARGE = """
@@ -35,15 +35,15 @@ FROM generate_series(1, 20)
 
 
 class Served:
-    """A server of one app, its record and its keys."""
+    """A server of one app, its feed and its keys."""
 
-    def __init__(self, url: str, record: Record, access: Access) -> None:
+    def __init__(self, url: str, feed: Feed, keys: Keys) -> None:
         self.url = url
-        self.record = record
-        self.access = access
+        self.feed = feed
+        self.keys = keys
 
     async def key(self, role: Role) -> tuple[int, str]:
-        key, text = await self.access.create_key("test", role)
+        key, text = await self.keys.create("test", role)
         return key.id, text
 
     @asynccontextmanager
@@ -59,8 +59,8 @@ class Served:
             yield Stream(response)
 
     async def gone(self) -> None:
-        """Wait until nobody listens."""
-        while self.record.subscriptions:
+        """Wait until there is no reader."""
+        while self.feed.subscriptions:
             await asyncio.sleep(0)
 
 
@@ -99,19 +99,19 @@ class Stream:
 @pytest.fixture
 async def served(scene: Scene) -> AsyncIterator[Served]:
     settings = Settings()
-    record, access = Record(scene.store), Access(scene.store, settings)
-    record.poll_seconds = 3600
-    app = create_app(scene.pool, settings, access, record)
+    feed, keys = Feed(scene.store), Keys(scene.store, settings)
+    feed.poll_seconds = 3600
+    app = create_app(scene.store, scene.pool, settings, keys, feed)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         server = uvicorn.Server(
             uvicorn.Config(app, lifespan="off", log_config=None, timeout_graceful_shutdown=60)
         )
-        following = asyncio.create_task(record.run(scene.database))
+        following = asyncio.create_task(feed.run(scene.database))
         serving = asyncio.create_task(server.serve(sockets=[listening]))
         try:
-            yield Served(f"http://127.0.0.1:{listening.getsockname()[1]}", record, access)
+            yield Served(f"http://127.0.0.1:{listening.getsockname()[1]}", feed, keys)
         finally:
-            record.stop()
+            feed.stop()
             server.should_exit = True
             await asyncio.gather(following, serving)
 
@@ -125,7 +125,7 @@ def tell(events: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
     return [(event["machine"], event["from"], event["to"]) for event in events]
 
 
-# Who hears what
+# What a reader hears
 
 
 async def test_an_admin_hears_of_every_change_as_it_happens(
@@ -138,7 +138,7 @@ async def test_an_admin_hears_of_every_change_as_it_happens(
         bot = (await scene.create(correlation_id="c-1")).bot
         slot_event, bot_event = await stream.events(2)
         assert tell([slot_event]) == [("slot", None, "deploying")]
-        (step,) = [t for t in await scene.pool.timeline(bot.id) if t.machine == "bot"]
+        (step,) = [t for t in await scene.store.transitions.timeline(bot.id) if t.machine == "bot"]
         assert bot_event == {
             "id": step.id,
             "at": step.at.isoformat().replace("+00:00", "Z"),
@@ -156,7 +156,7 @@ async def test_an_admin_hears_of_every_change_as_it_happens(
             "details": {},
         }
         slot = await scene.slot_of(bot.id)
-        await scene.pool.advance(slot.id, slot.lease, BotStatus.IN_CALL, "admitted")
+        await scene.pool.assignments.advance(slot.id, slot.lease, BotStatus.IN_CALL, "admitted")
         assert tell(await stream.events(2)) == [
             ("slot", "deploying", "busy"),
             ("bot", "DEPLOYING", "IN_CALL"),
@@ -170,8 +170,8 @@ async def test_a_client_hears_of_its_own_bots_and_of_no_slots(scene: Scene, serv
         start = (await stream.block())["id"]
         others = [await scene.create(key_id=owner) for owner in (theirs, None)]
         own = await scene.create(Platform.ZOOM, key_id=mine)
-        await scene.pool.stop_bot(others[0].bot.id)
-        await scene.pool.stop_bot(own.bot.id)
+        await scene.pool.assignments.stop_bot(others[0].bot.id)
+        await scene.pool.assignments.stop_bot(own.bot.id)
         expected = [
             ("bot", None, "DEPLOYING"),
             ("bot", "DEPLOYING", "CANCELLED"),
@@ -182,9 +182,9 @@ async def test_a_client_hears_of_its_own_bots_and_of_no_slots(scene: Scene, serv
     async with served.stream(key, lastEventId=start) as replayed:
         assert await replayed.events(2) == events
     async with served.stream(key, lastEventId=start, botId=others[0].bot.id) as replayed:
-        await scene.pool.stop_bot(others[1].bot.id)
-        await served.access.revoke_key(mine)
-        served.record.stop()
+        await scene.pool.assignments.stop_bot(others[1].bot.id)
+        await served.keys.revoke(mine)
+        served.feed.stop()
         while block := await replayed.block():
             assert "data" not in block
 
@@ -203,7 +203,7 @@ async def test_a_stream_can_be_of_one_bot(scene: Scene, served: Served, admin: s
     bot = (await scene.create()).bot
     async with served.stream(admin, botId=bot.id) as stream:
         await scene.create()
-        await scene.pool.stop_bot(bot.id)
+        await scene.pool.assignments.stop_bot(bot.id)
         assert tell(await stream.events(2)) == [
             ("slot", "deploying", "releasing"),
             ("bot", "DEPLOYING", "CANCELLED"),
@@ -278,11 +278,11 @@ async def test_what_cannot_be_met_is_a_problem_and_no_stream(
     async with served.stream(admin, **query) as stream:
         problem = json.loads(await stream.response.aread())
         assert (stream.response.status_code, problem["code"]) == (status, code)
-    assert served.record.subscriptions == 0
+    assert served.feed.subscriptions == 0
 
 
 async def test_nothing_is_heard_without_a_key(served: Served) -> None:
-    async with served.stream("bp_client_of_nobody") as stream:
+    async with served.stream("bp_client_unknown") as stream:
         assert stream.response.status_code == 401
 
 
@@ -292,7 +292,7 @@ async def test_nothing_is_heard_without_a_key(served: Served) -> None:
 async def test_a_reader_that_goes_away_is_forgotten_at_once(served: Served, admin: str) -> None:
     async with served.stream(admin) as stream:
         await stream.block()
-        assert served.record.subscriptions == 1
+        assert served.feed.subscriptions == 1
     await served.gone()
 
 
@@ -303,7 +303,7 @@ async def test_a_key_that_is_revoked_hears_no_more(
     key_id, key = await served.key(Role.ADMIN)
     async with served.stream(key) as stream:
         await stream.block()
-        await served.access.revoke_key(key_id)
+        await served.keys.revoke(key_id)
         blocks = []
         while block := await stream.block():
             blocks.append(block)
@@ -314,8 +314,8 @@ async def test_a_key_that_is_revoked_hears_no_more(
 async def test_every_stream_ends_with_the_server_and_says_so(served: Served, admin: str) -> None:
     async with served.stream(admin) as stream:
         await stream.block()
-        served.record.stop()
-        assert await stream.block() == {"": "botpool stops; resume after the last id"}
+        served.feed.stop()
+        assert await stream.block() == {"": "botpool is stopping; resume after the last id"}
         assert await stream.block() == {}
 
 
@@ -340,11 +340,11 @@ async def standing_still(served: Served, key: str) -> AsyncIterator[asyncio.Stre
 async def test_a_reader_that_is_too_slow_is_cut_off_and_told(
     scene: Scene, served: Served, admin: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(record_module, "_MOST_WAITING", 50)
+    monkeypatch.setattr(feed_module, "_MOST_WAITING", 50)
     async with standing_still(served, admin) as reader:
-        while served.record.subscriptions:
+        while served.feed.subscriptions:
             await scene.database.execute(LARGE)
-            await scene.store.announce(["botpool_record"])
+            await scene.store.installation.announce(["botpool_record"])
         received = await reader.read(2**20)
         while piece := await reader.read(2**20):
             received = (received + piece)[-1000:]
@@ -359,10 +359,10 @@ async def test_a_reader_that_stands_still_for_too_long_is_let_go(
     monkeypatch.setattr(module, "_SEND_SECONDS", 0.05)
     with capture_logs() as lines:
         async with standing_still(served, admin):
-            while served.record.subscriptions:
+            while served.feed.subscriptions:
                 await scene.database.execute(LARGE)
-                await scene.store.announce(["botpool_record"])
-    assert "a reader of the stream stands still" in {line["event"] for line in lines}
+                await scene.store.installation.announce(["botpool_record"])
+    assert "a reader of the stream does not read" in {line["event"] for line in lines}
 
 
 # What is said of it

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 from botpool.states import SlotStatus
 from botpool.store import Database
-from tests.reconciling import working
+from tests.support.works import working
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     import pytest
 
-    from botpool.store.database import Connection
+    from botpool.store.postgres.database import Connection
 
 
 async def test_no_transaction_is_open_while_an_engine_is_called(
@@ -49,7 +49,7 @@ async def test_no_transaction_is_open_while_an_engine_is_called(
 
         monkeypatch.setattr(works.engine, "_call", watched)
         slot = await works.warm()
-        await works.reconciler.sync_once()
+        await works.reconciler.compare_once()
         await works.reconciler.recover_once()
     assert slot.status is SlotStatus.IDLE
     assert calls > 8

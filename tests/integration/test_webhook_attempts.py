@@ -14,23 +14,23 @@ import pytest
 import structlog
 from aiohttp import web
 
+from botpool.feed.webhooks import RETRY_SECONDS
 from botpool.logs import configure_logs
 from botpool.states import BotStatus
-from botpool.webhooks import RETRY_SECONDS
-from tests.receiving import posting
+from tests.support.receiver import new_post
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from botpool.store import Database
-    from tests.receiving import Post
+    from tests.support.receiver import Post
 
 SECRET = "whsec_" + "c2VjcmV0" * 4
 
 
 @pytest.fixture
 async def post(database: Database) -> AsyncIterator[Post]:
-    async with posting(database) as post:
+    async with new_post(database) as post:
         yield post
 
 
@@ -46,7 +46,7 @@ async def test_a_failed_delivery_is_tried_for_a_day_and_given_up(post: Post) -> 
     assert sum(RETRY_SECONDS) / 3600 == pytest.approx(24, abs=1)
     assert len(set(waits)) == len(waits), "no two alike: they are jittered"
     assert len({receipt.id for receipt in post.receiver.receipts}) == 1
-    (delivery,) = await post.store.list_deliveries(bot.id)
+    (delivery,) = await post.store.webhooks.deliveries(bot.id)
     assert (delivery.delivered_at, delivery.given_up_at) == (None, attempts[-1].at)
 
 
@@ -100,7 +100,7 @@ async def test_no_answer_in_time_is_a_failure(post: Post) -> None:
     post.webhooks.attempt_seconds = 0.05
     bot = await post.told("/hangs")
     await post.webhooks.run_once()
-    (attempt,) = await post.store.list_attempts(bot.id)
+    (attempt,) = await post.store.webhooks.attempts(bot.id)
     assert (attempt.status, attempt.error) == (None, "no answer within 0.05 s")
     assert attempt.took_ms >= 50
 
@@ -121,16 +121,16 @@ async def test_an_endless_answer_is_not_read_to_its_end(post: Post) -> None:
         url = f"http://hooks.example.com:{server.sockets[0].getsockname()[1]}/"
         bot = (await post.create(callback_url=url)).bot
         await post.webhooks.run_once()
-    (attempt,) = await post.store.list_attempts(bot.id)
+    (attempt,) = await post.store.webhooks.attempts(bot.id)
     assert attempt.status == 200
 
 
 async def test_a_private_address_is_refused_unless_allowed(database: Database) -> None:
-    async with posting(database, allow_private_callbacks=False) as post:
+    async with new_post(database, allow_private_callbacks=False) as post:
         bot = await post.told()
         await post.webhooks.run_once()
-        (attempt,) = await post.store.list_attempts(bot.id)
-        assert attempt.error == "hooks.example.com leads to an address that is not public."
+        (attempt,) = await post.store.webhooks.attempts(bot.id)
+        assert attempt.error == "hooks.example.com has an address that is not public."
         assert post.receiver.receipts == []
 
 
@@ -147,7 +147,7 @@ async def test_the_server_name_of_tls_is_the_hosts(post: Post) -> None:
         bot = (await post.create(callback_url=url)).bot
         await post.webhooks.run_once()
     assert names == ["hooks.example.com"]
-    (attempt,) = await post.store.list_attempts(bot.id)
+    (attempt,) = await post.store.webhooks.attempts(bot.id)
     assert attempt.status is None, "it has no certificate for that name"
 
 
@@ -155,14 +155,14 @@ async def test_no_secret_is_logged(database: Database) -> None:
     stream = io.StringIO()
     configure_logs("DEBUG", "json", stream)
     try:
-        async with posting(database, webhook_secret=SECRET) as post:
+        async with new_post(database, webhook_secret=SECRET) as post:
             bot = await post.told("/hidden?token=hidden")
             post.receiver.answers["/hidden"] = [web.Response(status=500)]
             await post.advance(bot, BotStatus.IN_CALL)
             await post.attempts(bot)
             bad = (await post.create(callback_url="http://hidden:hidden@[::/hidden")).bot
             await post.webhooks.run_once()
-            (attempt,) = await post.store.list_attempts(bad.id)
+            (attempt,) = await post.store.webhooks.attempts(bad.id)
             assert attempt.error == "InvalidURL"
     finally:
         structlog.reset_defaults()

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
-from botpool.addresses import PinnedTransport, Resolver, check_callback, is_public
 from botpool.errors import AddressRefused, InvalidRequest
+from botpool.feed.addresses import PinnedTransport, Resolver, check_callback, is_public
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,7 +63,16 @@ LONG = "https://hooks.example.com/"
     ],
 )
 def test_a_callback_url_is_accepted(url: str) -> None:
-    check_callback(url, allow_private=False)
+    assert refusal(url) is None
+
+
+def refusal(url: str) -> str | None:
+    """Why a callback URL is refused, if it is."""
+    try:
+        check_callback(url, allow_private=False)
+    except InvalidRequest as error:
+        return str(error)
+    return None
 
 
 @pytest.mark.parametrize(
@@ -82,9 +91,9 @@ def test_a_callback_url_is_accepted(url: str) -> None:
         ("https://hooks.example.com\\@127.0.0.1/", "user or a password"),
         ("https://hooks.example.com:0/", "port"),
         ("https://hooks.example.com:65536/", "port"),
-        ("https://hooks.example.com:secret/", "can't be read"),
-        ("https://[::/secret", "can't be read"),
-        ("https://hooks.example.com/\n", "can't be read"),
+        ("https://hooks.example.com:secret/", "not a valid URL"),
+        ("https://[::/secret", "not a valid URL"),
+        ("https://hooks.example.com/\n", "not a valid URL"),
         ("https://a b/", "and a host"),
     ],
 )
@@ -215,7 +224,7 @@ async def test_a_name_that_is_none_is_an_error(monkeypatch: pytest.MonkeyPatch) 
     def unknown(*_: object, **__: object) -> None:
         raise socket.gaierror(socket.EAI_NONAME, "unknown")
 
-    with pytest.raises(OSError, match="no name of a host"):
+    with pytest.raises(OSError, match="is not a host name"):
         await Resolver()("a" * 64 + ".example.com", 80)
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
     with pytest.raises(OSError, match="unknown"):

@@ -215,9 +215,9 @@ async def test_a_claim_waits_until_botpool_is_there(warned: Warned) -> None:
         pytest.param(problem(503), "HTTP 503", id="can't answer now"),
         pytest.param(Answer(502, b"<html>"), "HTTP 502", id="a proxy without a botpool"),
         pytest.param(Answer(404, b"no such host"), "HTTP 404", id="a proxy that knows none"),
-        pytest.param(Answer(404, b'{"detail": "?"}'), "HTTP 404", id="somebody else's refusal"),
-        pytest.param(Answer(200, b"<html>"), "HTTP 200", id="somebody else's page"),
-        pytest.param(Answer(200, b"[]"), "HTTP 200", id="somebody else's answer"),
+        pytest.param(Answer(404, b'{"detail": "?"}'), "HTTP 404", id="another program's refusal"),
+        pytest.param(Answer(200, b"<html>"), "HTTP 200", id="another program's page"),
+        pytest.param(Answer(200, b"[]"), "HTTP 200", id="another program's answer"),
         pytest.param(Answer(302, b""), "HTTP 302", id="sent elsewhere"),
     ],
 )
@@ -237,7 +237,7 @@ async def test_a_token_that_is_not_known_is_an_error_that_says_so(
     pool: Botpool, answer: Answer
 ) -> None:
     pool.script["claim"] = [answer]
-    with pytest.raises(Refused, match=r"BOTPOOL_SLOT_TOKEN is not the token of a slot \(401\)"):
+    with pytest.raises(Refused, match=r"BOTPOOL_SLOT_TOKEN is not a slot's token \(401\)"):
         await claim(pool.url, TOKEN).__aenter__()
     assert len(pool.calls) == 1
 
@@ -303,6 +303,7 @@ async def test_the_first_heartbeat_is_sent_at_once(pool: Botpool) -> None:
     pool.script["claim"] = [ok({**CLAIMED, "heartbeatIntervalMs": 3_600_000})]
     async with being(pool):
         await pool.called("heartbeat")
+    assert pool.of("heartbeat") == [{"lease": LEASE}]
 
 
 async def test_a_heartbeat_that_fails_is_logged_and_never_ends_the_bot(
@@ -474,7 +475,7 @@ async def test_a_cause_is_told(pool: Botpool) -> None:
 
 
 async def _fatal(bot: Assignment) -> None:
-    await bot.status(Status.FATAL, "nobody let it in")
+    await bot.status(Status.FATAL, "the host did not let it in")
 
 
 async def _fails(_: Assignment) -> None:
@@ -495,7 +496,7 @@ async def _nothing(_: Assignment) -> None:
     [
         (_nothing, [("DONE", None)]),
         (Assignment.done, [("DONE", None)]),
-        (_fatal, [("FATAL", "nobody let it in")]),
+        (_fatal, [("FATAL", "the host did not let it in")]),
         (_fails, [("FATAL", "ZeroDivisionError: nothing to divide by")]),
         (_fails_after_it_is_done, [("DONE", None)]),
     ],
@@ -520,7 +521,9 @@ async def test_a_bot_that_is_cancelled_from_outside_is_fatal(pool: Botpool) -> N
     assert pool.statuses() == ["FATAL"]
 
 
-async def test_a_failure_is_raised_even_if_nobody_wants_to_know_of_it(pool: Botpool) -> None:
+async def test_a_failure_is_raised_even_if_botpool_does_not_want_to_know_of_it(
+    pool: Botpool,
+) -> None:
     pool.script["status"] = [problem(410)]
     with pytest.raises(ZeroDivisionError):
         await be(pool, _fails)
@@ -557,6 +560,7 @@ async def test_a_heartbeat_under_way_does_not_hold_up_the_end(pool: Botpool) -> 
         await pool.called("heartbeat")
         await bot.done()
         await pool.given_up.wait()
+    assert pool.statuses() == ["DONE"]
 
 
 # What it is made of

@@ -1,4 +1,4 @@
-"""What is asked again and what never, and what an answer becomes, whoever gives it."""
+"""What is asked again and what never, and what an answer becomes, wherever it comes from."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from botpool.engines.coolify_api import CoolifyApi
-from botpool.engines.coolify_budget import Budget, Urgency
-from botpool.engines.coolify_wire import Deployment
+from botpool.engines.coolify.api import CoolifyApi
+from botpool.engines.coolify.budget import Budget, Urgency
+from botpool.engines.coolify.wire import Deployment
 from botpool.errors import EngineRefused, EngineUnavailable
-from tests.virtual_time import virtual
+from tests.support.virtual_time import virtual
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -336,7 +336,7 @@ async def test_a_page_is_no_answer_of_coolifys_nor_is_nothing(
 async def test_a_way_to_elsewhere_is_named_and_not_gone(call: str) -> None:
     words, coolify = await failing(call, httpx.Response(301, headers={"Location": "https://x/y"}))
     assert len(coolify.requests) == 1
-    assert words.endswith("no JSON, but a way to https://x/y")
+    assert words.endswith("not JSON, but a redirect to https://x/y")
 
 
 @pytest.mark.parametrize(

@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from botpool.engines.coolify_budget import Budget, Urgency
-from botpool.engines.coolify_settings import coolify_api, coolify_engine, coolify_servers
+from botpool.engines.coolify.budget import Budget, Urgency
+from botpool.engines.coolify.settings import coolify_api, coolify_engine, coolify_servers
 from botpool.errors import SettingsInvalid
 from botpool.settings import Settings
-from tests.virtual_time import virtual
+from tests.support.virtual_time import virtual
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -42,14 +43,14 @@ def now() -> float:
 
 
 async def settle() -> None:
-    """Let everybody go on who can at this moment."""
+    """Let all tasks go on that can at this moment."""
     for _ in range(10):
         await asyncio.sleep(0)
 
 
 @dataclass(frozen=True)
 class Wish:
-    """A request that somebody will make."""
+    """A request that will be made."""
 
     at: float
     latency: float
@@ -201,7 +202,7 @@ async def test_even_the_smallest_budget_lets_a_description_through() -> None:
 
 
 @bounded
-async def test_a_pause_lets_nobody_through_and_wakes_them_afterwards() -> None:
+async def test_a_pause_lets_no_request_through_and_wakes_them_afterwards() -> None:
     site = Site(10)
     site.budget.pause(30)
     asked = [site.ask(), site.ask(READ)]
@@ -284,7 +285,7 @@ async def test_a_request_that_fails_counts_like_one_that_was_answered() -> None:
 
 
 @bounded
-async def test_nobody_looks_for_room_more_often_than_there_is_news() -> None:
+async def test_it_looks_for_room_no_more_often_than_there_is_news() -> None:
     site = Site(2)
     site.budget.pause(600)
     await asyncio.gather(*(site.ask(READ, latency=10) for _ in range(20)))
@@ -351,6 +352,15 @@ def test_what_is_wrong_with_the_settings_is_said_in_a_sentence_without_the_token
     assert "hid" not in str(raised.value)
 
 
-def test_what_stands_around_a_token_is_no_part_of_it() -> None:
-    api = coolify_api(chosen(coolify_api_token=f" {TOKEN}\n"))
-    assert api._client.headers["Authorization"] == f"Bearer {TOKEN}"
+async def test_what_stands_around_a_token_is_no_part_of_it() -> None:
+    shown: list[str] = []
+
+    def version(request: httpx.Request) -> httpx.Response:
+        shown.append(request.headers["Authorization"])
+        return httpx.Response(200, text="4.3.11")
+
+    transport = httpx.MockTransport(version)
+    api = coolify_api(chosen(coolify_api_token=f" {TOKEN}\n"), transport)
+    await api.version()
+    await api.close()
+    assert shown == [f"Bearer {TOKEN}"]

@@ -1,4 +1,4 @@
-"""One reading is shared by all who ask, and nobody is told what was read before his change."""
+"""One reading is shared by all callers, and none is told what was read before its change."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, cast
 
+import httpx
 import pytest
 
 from botpool.engines.base import Container, ContainerSpec, ContainerState
-from botpool.engines.coolify_view import LIST_SECONDS, Shared, View
-from botpool.engines.coolify_wire import (
+from botpool.engines.coolify.api import CoolifyApi
+from botpool.engines.coolify.budget import Budget
+from botpool.engines.coolify.engine import CoolifyEngine
+from botpool.engines.coolify.view import LIST_SECONDS, Shared, View
+from botpool.engines.coolify.wire import (
     Application,
     Deployment,
     Server,
@@ -18,16 +22,13 @@ from botpool.engines.coolify_wire import (
     version_number,
 )
 from botpool.errors import EngineRefused, EngineUnavailable
-from tests.coolify import Coolify as Imitation
-from tests.coolify import Rules
-from tests.engines.conftest import engine_on
-from tests.virtual_time import virtual
+from tests.fakes.coolify import Coolify as Imitation
+from tests.fakes.coolify import Rules
+from tests.support.coolify_engine import engine_on
+from tests.support.virtual_time import virtual
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
-
-    from botpool.engines.coolify import CoolifyEngine
-    from botpool.engines.coolify_api import CoolifyApi
 
 
 def now() -> float:
@@ -296,7 +297,7 @@ async def test_only_applications_of_ours_on_that_server_are_listed() -> None:
         coolify.applications[unused].fields["name"] = "renamed"
         made = "[DEPLOYING] Made by botpool"
         for name, description in (
-            ("pool-zoom-004", "made by somebody else"),
+            ("pool-zoom-004", "made by a person"),
             ("pool-zoom-005", None),
             ("pool-webex-001", "[IDLE] Available"),
             ("my-pool-zoom-001", "[IDLE] Available"),
@@ -315,9 +316,23 @@ async def test_only_applications_of_ours_on_that_server_are_listed() -> None:
 
 @virtual
 async def test_an_application_that_tells_no_server_is_on_the_only_one() -> None:
-    untold = Application(uuid="u")
-    async with engine_with() as (two, _), engine_with(servers=["a"]) as (one, _):
-        assert (one._is_on(untold, "a"), two._is_on(untold, "a")) == (True, False)
+    """As where the token may not see it."""
+    untold = {"uuid": "u", "name": "pool-zoom-001", "description": "[IDLE] Available"}
+
+    def shown(request: httpx.Request) -> httpx.Response:
+        servers = [{"uuid": server} for server in ("a", "b")]
+        return httpx.Response(200, json=servers if "servers" in request.url.path else [untold])
+
+    found = []
+    for servers in ("a", "ab"):
+        transport = httpx.MockTransport(shown)
+        api = CoolifyApi("http://c.test", "token", Budget(100), transport=transport)
+        engine = CoolifyEngine(
+            api, dict.fromkeys(servers), project="p", environment="e", installation="test"
+        )
+        found.append([one.container for one in await engine.list("a")])
+        await engine.close()
+    assert found == [[Container("a", "u")], []]
 
 
 @virtual
@@ -358,7 +373,7 @@ async def test_a_server_that_is_not_in_the_settings_is_refused() -> None:
             lambda: engine.logs(nowhere, 1),
             lambda: engine.list("c"),
         ):
-            with pytest.raises(EngineUnavailable, match="No server"):
+            with pytest.raises(EngineUnavailable, match="doesn't name the server"):
                 await call()
         assert coolify.requests == []
 
@@ -402,4 +417,4 @@ def test_an_image_is_a_name_and_a_tag() -> None:
     }.items():
         assert split_image(image) == parts
     with pytest.raises(EngineRefused, match="use a tag"):
-        split_image("bot:1@sha256:0")
+        split_image(f"bot:1@sha256:{'0' * 64}")

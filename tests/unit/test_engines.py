@@ -6,8 +6,10 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from pydantic import SecretStr
 
 from botpool.engines import check_engine, lacks_images, make_engines
+from botpool.engines.base import EngineName
 from botpool.errors import SettingsInvalid
 from botpool.settings import Settings
 
@@ -15,10 +17,23 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+def test_every_engine_that_has_a_name_is_made(tmp_path: Path) -> None:
+    settings = Settings(
+        data_dir=tmp_path,
+        coolify_api_url="https://coolify.example",
+        coolify_api_token=SecretStr("1|secret"),
+        coolify_project_uuid="project",
+        coolify_server_uuid="server",
+    )
+    engines = make_engines(settings, "here")
+    assert {*engines} == {*EngineName}
+    assert [engine.name for engine in engines.values()] == [*engines]
+
+
 def test_an_engine_that_is_none_is_refused(tmp_path: Path) -> None:
     settings = Settings(engine="dokcer", data_dir=tmp_path)
     for refuse in (lambda: check_engine(settings), lambda: make_engines(settings, "here")):
-        with pytest.raises(SettingsInvalid, match="'dokcer', and must be one of coolify, docker"):
+        with pytest.raises(SettingsInvalid, match="'dokcer', but must be one of coolify, docker"):
             refuse()
 
 
@@ -30,10 +45,10 @@ def test_a_command_that_can_be_run_is_taken(command: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("command", "why"),
     [
-        ("no-such-program --fast", "'no-such-program', and there is no such program"),
-        ("/no/such/program", "'/no/such/program', and there is no such program"),
-        ("./bot.sh", "must begin with a name or a whole path"),
-        ("bot 'half", "is no command: No closing quotation"),
+        ("no-such-program --fast", "'no-such-program', but there is no such program"),
+        ("/no/such/program", "'/no/such/program', but there is no such program"),
+        ("./bot.sh", "must begin with a program's name or an absolute path"),
+        ("bot 'half", "is not a command: No closing quotation"),
     ],
 )
 def test_a_command_that_can_t_be_run_is_refused(command: str, why: str, tmp_path: Path) -> None:

@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from botpool.api.limits import RateLimits
+from botpool.access.limits import RateLimits
 from botpool.errors import TooManyRequests
-from botpool.models import ApiKey
+from botpool.models.keys import ApiKey
 from botpool.states import Role
 
 

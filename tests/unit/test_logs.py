@@ -13,7 +13,7 @@ import pytest
 import structlog
 
 from botpool.logs import configure_logs, log_transitions
-from botpool.models import Transition
+from botpool.models.transitions import Transition
 from botpool.states import Platform
 
 if TYPE_CHECKING:
@@ -78,11 +78,13 @@ def test_a_line_that_can_t_be_written_raises_nothing_and_is_counted() -> None:
 
 
 @pytest.mark.parametrize("style", ["json", "console"])
-def test_a_closed_stream_raises_nothing(style: Any) -> None:
+def test_a_closed_stream_raises_nothing(style: Any, capfd: pytest.CaptureFixture[str]) -> None:
     stream = io.StringIO()
     configure_logs("INFO", style, stream)
     stream.close()
     log_transitions([STEP])
+    logging.getLogger("asyncpg").warning("of a library")
+    assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize(("value", "written"), [("\ud800", "\\ud800"), (2**70, str(2**70))])

@@ -77,7 +77,7 @@ def test_a_url_of_no_meeting_is_refused_and_told_what_is_accepted(url: str) -> N
 
 
 def test_a_url_that_contradicts_the_platform_is_refused() -> None:
-    with pytest.raises(InvalidRequest, match="is of zoom, and platform says google-meet"):
+    with pytest.raises(InvalidRequest, match="is a zoom link, but platform is google-meet"):
         platform_of("https://zoom.us/j/1234567890", MEET)
 
 

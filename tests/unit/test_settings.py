@@ -7,7 +7,7 @@ from base64 import b64encode
 import pytest
 
 from botpool.errors import SettingsInvalid
-from botpool.settings import Settings, load_settings, unknown_variables
+from botpool.settings import OLD_NAMES, Settings, load_settings, unknown_variables
 from botpool.states import Platform
 
 
@@ -134,3 +134,14 @@ def test_no_message_has_words_of_pydantic_before_it(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("BOTPOOL_ADMIN_KEY", "short")
     with pytest.raises(SettingsInvalid, match=r"^BOTPOOL_ADMIN_KEY: must be 16 to 500"):
         load_settings()
+
+
+@pytest.mark.parametrize(("name", "old_name"), OLD_NAMES.items())
+def test_a_setting_that_was_renamed_is_still_read_by_its_old_name(
+    name: str, old_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(f"BOTPOOL_{old_name.upper()}", "1234")
+    assert getattr(load_settings(), name) == 1234
+    assert f"BOTPOOL_{old_name.upper()}" not in unknown_variables()
+    monkeypatch.setenv(f"BOTPOOL_{name.upper()}", "5678")
+    assert getattr(load_settings(), name) == 5678

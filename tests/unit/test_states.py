@@ -37,7 +37,7 @@ def test_a_bot_may_skip_steps_forward() -> None:
     for index, source in enumerate(ORDER):
         ahead = {*ORDER[index + 1 :]}
         if source in {BotStatus.PENDING, BotStatus.QUEUED}:
-            # Before it has a slot, nobody can say that it joined.
+            # Before it has a slot, no container can say that it joined.
             ahead &= {BotStatus.QUEUED, BotStatus.DEPLOYING}
         assert ahead <= BOT_STEPS[source]
 

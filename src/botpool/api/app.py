@@ -1,4 +1,4 @@
-"""The app: its routes, and what holds for all of them."""
+"""The app: its routes, and what applies to all of them."""
 
 from __future__ import annotations
 
@@ -8,28 +8,38 @@ from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 
 from botpool import __version__
-from botpool.api import auth, bots, health, home, pools, runtime, stream
+from botpool.access.limits import RateLimits
+from botpool.access.sessions import Sessions
+from botpool.api import (
+    auth,
+    bots,
+    health,
+    home,
+    pools,
+    runtime,
+    stream,
+)
 from botpool.api.docs import add_docs
 from botpool.api.errors import add_error_handlers, documented_everywhere
-from botpool.api.limits import RateLimits
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-    from botpool.access import Access
+    from botpool.access.keys import Keys
+    from botpool.feed.stream import Feed
     from botpool.pool import Pool
-    from botpool.record import Record
     from botpool.settings import Settings
+    from botpool.store import Store
 
 _LARGEST_BODY_BYTES = 2**20
 
 
 def create_app(
-    pool: Pool, settings: Settings, access: Access, record: Record | None = None
+    store: Store, pool: Pool, settings: Settings, keys: Keys, feed: Feed | None = None
 ) -> FastAPI:
-    """The REST API on this pool for those whom `access` knows, for any ASGI server to run.
+    """The REST API as an ASGI app, for callers with one of these keys.
 
-    `/stream` is there if somebody follows the record.
+    It has `/stream` only if there is a feed.
     """
     app = FastAPI(
         title="botpool",
@@ -39,11 +49,13 @@ def create_app(
         redoc_url=None,
         responses=documented_everywhere(),
     )
+    app.state.store = store
     app.state.pool = pool
     app.state.settings = settings
-    app.state.access = access
-    app.state.record = record
-    app.state.readiness = health.Readiness(pool)
+    app.state.keys = keys
+    app.state.sessions = Sessions(keys)
+    app.state.feed = feed
+    app.state.readiness = health.Readiness(store)
     app.state.limits = RateLimits(settings.rate_limit_per_second)
     app.add_middleware(BodyLimit, most_bytes=_LARGEST_BODY_BYTES)
     add_error_handlers(app)
@@ -54,13 +66,13 @@ def create_app(
     app.include_router(home.router)
     app.include_router(health.router)
     add_docs(app)
-    if record is not None:
+    if feed is not None:
         app.include_router(stream.router)
     return app
 
 
 class BodyLimit:
-    """Reads no more of a request than its bound, and answers a larger one with 413."""
+    """Limits the body of a request, and answers a larger one with 413."""
 
     def __init__(self, app: ASGIApp, most_bytes: int) -> None:
         self._app = app

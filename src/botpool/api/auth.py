@@ -1,7 +1,7 @@
-"""Who calls: a key in a header, or a browser that signed in with one.
+"""The caller's identity: a key in a header, or a browser that signed in with one.
 
-A browser keeps a cookie that is not its key. Other sites can make a browser send it, so a request
-that changes something must show that it comes from ours.
+A browser keeps a cookie in place of the key. Other sites can make a browser send that cookie, so a
+request that changes something must show that it comes from our pages.
 """
 
 from http import HTTPStatus
@@ -13,11 +13,12 @@ from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import RedirectResponse
 from fastapi.security import APIKeyCookie, HTTPAuthorizationCredentials, HTTPBearer
 
-from botpool.access import SIGN_IN_LIFETIME, Access
-from botpool.api.dependencies import TheAccess
-from botpool.api.limits import RateLimits
+from botpool.access.keys import Keys
+from botpool.access.limits import RateLimits
+from botpool.access.sessions import SIGN_IN_LIFETIME, Sessions
+from botpool.api.dependencies import TheKeys, TheSessions
 from botpool.errors import Forbidden, Unauthorized
-from botpool.models import ApiKey
+from botpool.models.keys import ApiKey
 from botpool.states import Role
 
 COOKIE = "botpool"
@@ -25,22 +26,24 @@ COOKIE = "botpool"
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("botpool.api")
 
 _CHANGES_NOTHING = frozenset({"GET", "HEAD", "OPTIONS"})
-# What tells the key, or could be shown again to who has signed out, is kept by nobody.
+# These answers contain the key, or a page that must not be shown after signing out: no cache may
+# keep them.
 _PRIVATE = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
 
 _bearer = HTTPBearer(
     auto_error=False,
     scheme_name="apiKey",
-    description="A key that `botpool keys create` has shown.",
+    description="An API key, as `botpool keys create` prints it.",
 )
 _cookie = APIKeyCookie(
     name=COOKIE,
     auto_error=False,
     scheme_name="browser",
-    description="What `/sign-in` gives to a browser. What changes something needs `X-Botpool: 1`.",
+    description="The cookie that `/sign-in` sets in a browser. A request that changes something"
+    " also needs the header `X-Botpool: 1`.",
 )
 
-# Not a part of the API: it is for browsers alone.
+# Not part of the API: only browsers use it.
 router = APIRouter(include_in_schema=False)
 
 
@@ -54,19 +57,20 @@ TheLimits = Annotated[RateLimits, Depends(_limits_of)]
 
 async def caller(
     request: Request,
-    access: TheAccess,
+    keys: TheKeys,
+    sessions: TheSessions,
     limits: TheLimits,
     bearer: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)],
     cookie: Annotated[str | None, Depends(_cookie)],
 ) -> ApiKey:
-    """The key of whoever calls. Raises `Unauthorized`, `Forbidden` or `TooManyRequests`.
+    """The key of the caller. Raises `Unauthorized`, `Forbidden` or `TooManyRequests`.
 
-    A key in the header counts alone, whatever cookie comes with it.
+    If there is a key in the header, the cookie is ignored.
     """
-    key = await _authenticate(access, bearer, cookie)
+    key = await _authenticate(keys, sessions, bearer, cookie)
     if key is None:
-        raise Unauthorized("The request has no key that opens this.")
-    # A forged request must not use up what its victim may do.
+        raise Unauthorized("The request has no valid API key.")
+    # Checked first: a forged request must not use up its victim's rate limit.
     if bearer is None:
         _refuse_forgery(request)
     limits.take(key)
@@ -77,9 +81,9 @@ TheCaller = Annotated[ApiKey, Depends(caller)]
 
 
 def admin(key: TheCaller) -> ApiKey:
-    """The key of an admin who calls. Raises what `caller` does, and `Forbidden` for a client."""
+    """The caller's key, if it is an admin's. Raises what `caller` raises, and `Forbidden`."""
     if key.role is not Role.ADMIN:
-        raise Forbidden("This takes the key of an admin.")
+        raise Forbidden("Only an admin's key may do this.")
     return key
 
 
@@ -87,20 +91,20 @@ TheAdmin = Annotated[ApiKey, Depends(admin)]
 
 
 def sign_in_path(key: str) -> str:
-    """What a browser opens to be signed in with this key."""
+    """The path that signs a browser in with this key."""
     return f"/sign-in?key={quote(key, safe='')}"
 
 
 @router.get("/sign-in")
 async def sign_in(
-    request: Request, access: TheAccess, limits: TheLimits, key: Annotated[str, Query()] = ""
+    request: Request, sessions: TheSessions, limits: TheLimits, key: Annotated[str, Query()] = ""
 ) -> RedirectResponse:
-    """Let a browser in with a key, which is not seen again, and show it the dashboard."""
-    # The server's log of requests is written later, and tells what it finds here.
+    """Sign a browser in with a key, and redirect it to the dashboard, without the key."""
+    # The server logs the request later, from this scope: the key must not be in it.
     request.scope["query_string"] = b""
-    signed = await access.sign_in(key)
+    signed = await sessions.sign_in(key)
     if signed is None:
-        raise Unauthorized("The link that signs in has no key that opens anything.")
+        raise Unauthorized("The sign-in link has no valid API key.")
     found, kept = signed
     limits.take(found)
     _log.info("browser signed in", key_id=found.id, key_name=found.name)
@@ -118,7 +122,7 @@ async def sign_in(
 
 @router.post("/sign-out")
 async def sign_out(request: Request) -> RedirectResponse:
-    """Let a browser forget that it is signed in."""
+    """Sign a browser out."""
     _refuse_forgery(request)
     response = _redirect()
     response.delete_cookie(
@@ -128,11 +132,14 @@ async def sign_out(request: Request) -> RedirectResponse:
 
 
 async def _authenticate(
-    access: Access, bearer: HTTPAuthorizationCredentials | None, cookie: str | None
+    keys: Keys,
+    sessions: Sessions,
+    bearer: HTTPAuthorizationCredentials | None,
+    cookie: str | None,
 ) -> ApiKey | None:
     if bearer is not None:
-        return await access.authenticate(bearer.credentials)
-    return await access.authenticate_browser(cookie) if cookie else None
+        return await keys.authenticate(bearer.credentials)
+    return await sessions.authenticate(cookie) if cookie else None
 
 
 def _refuse_forgery(request: Request) -> None:
@@ -141,7 +148,7 @@ def _refuse_forgery(request: Request) -> None:
         return
     headers = request.headers
     ours = f"{request.url.scheme}://{headers.get('host')}"
-    # Another site's page can set none of the three: for the first, it would have to be let by us.
+    # A page of another site can set none of the three; the first one only if we allowed it to.
     if (
         headers.get("x-botpool") != "1"
         and headers.get("sec-fetch-site") != "same-origin"

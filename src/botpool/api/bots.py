@@ -1,4 +1,4 @@
-"""Bots: ask for one, look at it, stop it."""
+"""Bots: create one, look at it, stop it."""
 
 import base64
 import hashlib
@@ -7,9 +7,8 @@ from typing import Annotated
 import orjson
 from fastapi import APIRouter, Header, Query, Response
 
-from botpool.addresses import check_callback
 from botpool.api.auth import TheCaller
-from botpool.api.dependencies import ThePool, TheSettings
+from botpool.api.dependencies import ThePool, TheSettings, TheStore
 from botpool.api.errors import documented
 from botpool.api.shapes import (
     BotList,
@@ -32,10 +31,12 @@ from botpool.errors import (
     TooManyRequests,
     Unauthorized,
 )
+from botpool.feed.addresses import check_callback
 from botpool.meetings import platform_of
-from botpool.models import ApiKey, Bot, BotPage, NewBot
-from botpool.pool import Pool
+from botpool.models.bots import Bot, BotPage, NewBot
+from botpool.models.keys import ApiKey
 from botpool.states import BotStatus, Role
+from botpool.store import Store
 
 router = APIRouter(
     prefix="/api/v1/bots",
@@ -60,11 +61,12 @@ async def create(
         Header(
             min_length=1,
             max_length=255,
-            description="The same key with the same body, at any time, is one bot and one answer.",
+            description="Requests with the same key and body create one bot and get the same"
+            " answer.",
         ),
     ] = None,
 ) -> CreatedBotOut:
-    """Ask for a bot. It gets the next free slot, or a place in the queue."""
+    """Create a bot. It gets the next free slot, or a place in the queue."""
     if request.callback_url is not None:
         check_callback(request.callback_url, allow_private=settings.allow_private_callbacks)
     digest = None
@@ -72,7 +74,7 @@ async def create(
         canonical = request.model_dump(mode="json", exclude_unset=True)
         digest = hashlib.sha256(orjson.dumps(canonical, option=orjson.OPT_SORT_KEYS)).digest()
     timeout_ms = request.queue_timeout_ms
-    created = await pool.create_bot(
+    created = await pool.creation.create_bot(
         NewBot(
             platform=platform_of(request.meeting_url, request.platform),
             meeting_url=request.meeting_url,
@@ -103,19 +105,19 @@ async def create(
 @router.get("")
 async def list_bots(
     caller: TheCaller,
-    pool: ThePool,
+    store: TheStore,
     status: Annotated[list[BotStatus] | None, Query()] = None,
     platform: PlatformName | None = None,
     container_ref: Annotated[Text | None, Query(alias="containerRef")] = None,
     correlation_id: Annotated[Text | None, Query(alias="correlationId")] = None,
     deduplication_key: Annotated[Text | None, Query(alias="deduplicationKey")] = None,
     cursor: Annotated[
-        str | None, Query(description="What the page before calls `nextCursor`.")
+        str | None, Query(description="The `nextCursor` of the previous page.")
     ] = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
 ) -> BotList:
     """The bots that you may see, newest first."""
-    bots = await pool.list_bots(
+    bots = await store.bots.page(
         BotPage(
             before=_LARGEST_ID if cursor is None else _read_cursor(cursor),
             limit=limit + 1,
@@ -136,60 +138,64 @@ async def list_bots(
 
 
 @router.get("/{bot_id}", responses=documented(BotNotFound))
-async def get(bot_id: int, caller: TheCaller, pool: ThePool) -> BotOut:
+async def get(bot_id: int, caller: TheCaller, store: TheStore) -> BotOut:
     """One bot, with its place in the queue and its slot."""
-    return await _shown(pool, await visible(pool, caller, bot_id))
+    return await _shown(store, await visible(store, caller, bot_id))
 
 
 @router.post("/{bot_id}/stop", responses=documented(BotNotFound))
 async def stop(
-    bot_id: int, caller: TheCaller, pool: ThePool, request: StopBot | None = None
+    bot_id: int,
+    caller: TheCaller,
+    pool: ThePool,
+    store: TheStore,
+    request: StopBot | None = None,
 ) -> BotOut:
-    """Stop a bot. One that has no container yet is `CANCELLED`; one in a call is told to leave.
+    """Stop a bot. A bot without a container is `CANCELLED`; a bot in a call is told to leave.
 
-    Again, or after its end, it changes nothing.
+    Stopping a bot twice, or after it has ended, changes nothing.
     """
-    await visible(pool, caller, bot_id)
+    await visible(store, caller, bot_id)
     reason = request.reason if request and request.reason else "stop requested"
-    await pool.stop_bot(bot_id, reason)
-    return await _shown(pool, await pool.get_bot(bot_id))
+    await pool.assignments.stop_bot(bot_id, reason)
+    return await _shown(store, await store.bots.get(bot_id))
 
 
 @router.get("/{bot_id}/timeline", responses=documented(BotNotFound))
-async def timeline(bot_id: int, caller: TheCaller, pool: ThePool) -> Timeline:
-    """What happened to a bot and its slots, and what the bot told of its call, in order."""
-    await visible(pool, caller, bot_id)
-    steps = [TimelineEntry.of_transition(step) for step in await pool.timeline(bot_id)]
-    events = [TimelineEntry.of_event(event) for event in await pool.bot_events(bot_id)]
+async def timeline(bot_id: int, caller: TheCaller, store: TheStore) -> Timeline:
+    """What happened to a bot and its slots, and the events that the bot reported, in order."""
+    await visible(store, caller, bot_id)
+    steps = [TimelineEntry.of_transition(step) for step in await store.transitions.timeline(bot_id)]
+    events = [TimelineEntry.of_event(event) for event in await store.bots.events(bot_id)]
     return Timeline(entries=sorted([*steps, *events], key=lambda entry: entry.at))
 
 
 @router.get("/{bot_id}/logs", responses=documented(BotNotFound))
-async def logs(bot_id: int, caller: TheCaller, pool: ThePool) -> Logs:
-    """The lines that a bot has sent, and what its containers wrote."""
-    await visible(pool, caller, bot_id)
+async def logs(bot_id: int, caller: TheCaller, store: TheStore) -> Logs:
+    """The log lines that a bot sent, and the output of its containers."""
+    await visible(store, caller, bot_id)
     return Logs(
         lines=[
             LogLineOut(at=line.at, level=line.level, line=line.line)
-            for line in await pool.bot_logs(bot_id)
+            for line in await store.bots.log_lines(bot_id)
         ],
-        container=await pool.container_logs(bot_id),
+        container=await store.bots.container_logs(bot_id),
     )
 
 
-async def visible(pool: Pool, caller: ApiKey, bot_id: int) -> Bot:
-    """The bot, if the caller may see it. Raises `BotNotFound`, whoever's it is."""
+async def visible(store: Store, caller: ApiKey, bot_id: int) -> Bot:
+    """The bot, if the caller may see it. Raises `BotNotFound`, also for a bot of another key."""
     if not 0 <= bot_id <= _LARGEST_ID:
         raise BotNotFound(f"There is no bot {bot_id}.")
-    bot = await pool.get_bot(bot_id)
+    bot = await store.bots.get(bot_id)
     if caller.role is not Role.ADMIN and bot.key_id != caller.id:
         raise BotNotFound(f"There is no bot {bot_id}.")
     return bot
 
 
-async def _shown(pool: Pool, bot: Bot) -> BotOut:
-    place = await pool.queue_place(bot.id) if bot.status is BotStatus.QUEUED else None
-    slot = await pool.slot_of_bot(bot.id) if bot.ended_at is None else None
+async def _shown(store: Store, bot: Bot) -> BotOut:
+    place = await store.queue.place(bot.id) if bot.status is BotStatus.QUEUED else None
+    slot = await store.slots.of_bot(bot.id) if bot.ended_at is None else None
     return BotOut.of(bot, place, slot)
 
 
@@ -203,5 +209,5 @@ def _read_cursor(cursor: str) -> int:
     except ValueError:
         bot_id = -1
     if not 0 < bot_id <= _LARGEST_ID:
-        raise InvalidRequest("cursor is not one that a page before has given.")
+        raise InvalidRequest("cursor must be the nextCursor of a previous page.")
     return bot_id

@@ -1,7 +1,7 @@
-"""`/docs`: the API to read and to try, in Swagger UI.
+"""`/docs`: the API documentation, in Swagger UI.
 
-It is served from here, and may load nothing from elsewhere: the page works without the internet,
-and no foreign script runs where an admin's cookie is.
+botpool serves all of its files, and the page may load nothing from elsewhere. So it works without
+the internet, and no foreign script runs where an admin's cookie is.
 """
 
 from importlib.resources import files
@@ -28,7 +28,7 @@ _PAGE = """<!doctype html>
 <script src="docs/start.js"></script>
 """
 
-# A browser that has signed in needs no key here: what it sends shows that it comes from us.
+# A signed-in browser needs no key here: the header shows that the request comes from our page.
 _START = """SwaggerUIBundle({
   url: "openapi.json",
   dom_id: "#docs",
@@ -59,13 +59,13 @@ async def docs(response: Response) -> str:
 
 @router.get("/docs/start.js")
 async def start() -> Response:
-    """What begins it. In a file, for a page that may run no script of its own is safer."""
+    """The script that starts it. A separate file, so that the page needs no inline script."""
     return Response(_START, media_type="text/javascript")
 
 
 def add_docs(app: FastAPI) -> None:
-    """Serve the page and what it is made of."""
+    """Serve the page and its files."""
     app.include_router(router)
-    # A package that brings the files of each release of Swagger UI, of which we use no code.
+    # This package brings Swagger UI's files with each of its releases. We use none of its code.
     folder = files("fastapi_swagger").joinpath("resources")
     app.mount(_ASSETS, StaticFiles(directory=str(folder)), name="docs assets")

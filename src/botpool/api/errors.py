@@ -1,7 +1,7 @@
-"""Errors as a caller gets them: RFC 9457 problem details, each with a `code` that stays.
+"""Errors as a caller gets them: RFC 9457 problem details, each with a stable `code`.
 
-A caller acts on `code`; `detail` is a sentence for people. What went wrong inside botpool is told
-by its code alone, and written to the log.
+A caller acts on `code`; `detail` is a sentence for people. Of an error inside botpool the caller
+gets only the code; the log has the rest.
 """
 
 from __future__ import annotations
@@ -75,16 +75,16 @@ _KINDS: Mapping[type[BotpoolError], _Kind] = {
     ),
 }
 _NOT_JSON = _Kind(HTTPStatus.BAD_REQUEST, "bad_request")
-_NO_CONTENT_TYPE = "body: must be JSON, sent with the header `Content-Type: application/json`"
-_UNREADABLE = "The body is not JSON in UTF-8, or nested too deep."
+_NO_CONTENT_TYPE = "body: must be JSON, with the header `Content-Type: application/json`"
+_UNREADABLE = "The body is not UTF-8 JSON, or it is nested too deeply."
 _UNEXPECTED = _Kind(HTTPStatus.INTERNAL_SERVER_ERROR, "internal_error")
 
-# By status: what the framework finds before a route is reached.
+# By status: the errors that the framework raises before a route is reached.
 _CODES = {400: "bad_request", 404: "not_found", 405: "method_not_allowed", 413: "request_too_large"}
 
 
 def add_error_handlers(app: FastAPI) -> None:
-    """Let every error be a problem, whether a route raises it or none is reached."""
+    """Answer every error with problem details, also when no route is reached."""
     app.exception_handler(BotpoolError)(_answer_ours)
     app.exception_handler(RequestValidationError)(_answer_invalid)
     app.exception_handler(HTTPException)(_answer_http)
@@ -92,7 +92,7 @@ def add_error_handlers(app: FastAPI) -> None:
 
 
 def documented(*errors: type[BotpoolError]) -> dict[int | str, dict[str, Any]]:
-    """What the OpenAPI document says of the errors that a route answers with."""
+    """The OpenAPI descriptions of the errors that a route may answer with."""
     content = {_MEDIA_TYPE: {"schema": Problem.model_json_schema()}}
     return {
         kind.status.value: {"description": f"`{kind.code}`: {error.__doc__}", "content": content}
@@ -101,7 +101,7 @@ def documented(*errors: type[BotpoolError]) -> dict[int | str, dict[str, Any]]:
 
 
 def documented_everywhere() -> dict[int | str, dict[str, Any]]:
-    """What the OpenAPI document says of errors that any route may answer with."""
+    """The OpenAPI descriptions of the errors that every route may answer with."""
     content = {_MEDIA_TYPE: {"schema": Problem.model_json_schema()}}
     bodies = {
         HTTPStatus.BAD_REQUEST.value: "`bad_request`: The body is not JSON.",
@@ -126,7 +126,7 @@ async def _answer_ours(request: Request, error: BotpoolError) -> JSONResponse:
 
 
 async def _answer_invalid(_: Request, error: RequestValidationError) -> JSONResponse:
-    """Name every field that is wrong, and show no value: it may be a secret."""
+    """Name every invalid field, without its value: it may be a secret."""
     for each in error.errors():
         if each["type"] == "json_invalid":
             why = each["ctx"]["error"]
@@ -142,7 +142,7 @@ async def _answer_invalid(_: Request, error: RequestValidationError) -> JSONResp
 
 
 def _place(location: Sequence[str | int]) -> str:
-    """Where in the request: a field, or, where it has none, a part of it such as its body."""
+    """The place in the request: a field, or a part of the request such as its body."""
     part, *field = map(str, location)
     return ".".join(field) or part
 
@@ -158,7 +158,7 @@ async def _answer_http(request: Request, error: HTTPException) -> JSONResponse:
 
 
 def _methods(request: Request) -> set[str]:
-    """Every method of an address; the framework knows those of one route."""
+    """Every method of a path; the framework only knows those of one route."""
     return {
         method
         for route in request.app.routes
@@ -168,7 +168,7 @@ def _methods(request: Request) -> set[str]:
 
 
 async def _answer_unexpected(_: Request, __: Exception) -> JSONResponse:
-    # The server that runs the app logs it, for it is raised again.
+    # It is raised again, and the server that runs the app logs it.
     return _problem(_UNEXPECTED, str(BotpoolError()))
 
 

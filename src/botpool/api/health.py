@@ -1,4 +1,4 @@
-"""Whether the process lives, and whether it can do its work."""
+"""Whether the process is alive, and whether it can do its work."""
 
 import asyncio
 from typing import Annotated
@@ -6,8 +6,14 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request, Response
 
 from botpool.api.errors import documented
-from botpool.errors import BotpoolError, DatabaseUnreachable, SchemaUnfit, SetupError
-from botpool.pool import Pool
+from botpool.errors import (
+    BotpoolError,
+    DatabaseUnreachable,
+    SchemaUnfit,
+    SetupError,
+)
+from botpool.store import Store
+from botpool.tasks.sharing import SharedCall
 
 _ANSWER_SECONDS = 2.0
 
@@ -15,23 +21,19 @@ router = APIRouter(tags=["health"])
 
 
 class Readiness:
-    """Asks the database, each time anew. Those who ask together share one answer."""
+    """Asks the database with every call. Calls that overlap share one answer."""
 
-    def __init__(self, pool: Pool) -> None:
-        self._pool = pool
-        self._check: asyncio.Task[BotpoolError | None] | None = None
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._check = SharedCall(self._ask)
 
     async def check(self) -> None:
         """Raise `DatabaseUnreachable` or `SchemaUnfit`, within seconds, unless all is well."""
-        if self._check is None:
-            self._check = asyncio.create_task(self._ask())
-            self._check.add_done_callback(self._asked)
-        asked = self._check
-        # Not cancelled and waited for: to give up a connection that hangs may take long, too.
+        asked = self._check.begin()
+        # We don't wait for its cancellation: giving up a connection that hangs may take long, too.
         await asyncio.wait({asked}, timeout=_ANSWER_SECONDS)
         if not asked.done():
-            asked.cancel()
-            self._asked(asked)
+            self._check.give_up(asked)
             raise DatabaseUnreachable
         error = DatabaseUnreachable() if asked.cancelled() else asked.result()
         if error is not None:
@@ -39,7 +41,7 @@ class Readiness:
 
     async def _ask(self) -> BotpoolError | None:
         try:
-            await self._pool.check_schema()
+            await self._store.installation.check_schema()
         except DatabaseUnreachable as error:
             return error
         except SetupError as error:
@@ -48,25 +50,21 @@ class Readiness:
             return DatabaseUnreachable(str(error))
         return None
 
-    def _asked(self, asked: asyncio.Task[BotpoolError | None]) -> None:
-        if self._check is asked:
-            self._check = None
-
 
 async def readiness_of(request: Request) -> Readiness:
-    """What the app was made with."""
+    """The readiness check that the app was made with."""
     readiness: Readiness = request.app.state.readiness
     return readiness
 
 
 def uncached(response: Response) -> None:
-    """Let nobody keep the answer."""
+    """Tell caches not to keep the answer."""
     response.headers["Cache-Control"] = "no-store"
 
 
 @router.get("/healthz", dependencies=[Depends(uncached)])
 async def healthz() -> dict[str, str]:
-    """Whether the process lives: it does if it answers."""
+    """Whether the process is alive. It always answers `ok`."""
     return {"status": "ok"}
 
 
@@ -76,9 +74,9 @@ async def healthz() -> dict[str, str]:
     responses=documented(DatabaseUnreachable),
 )
 async def readyz(readiness: Annotated[Readiness, Depends(readiness_of)]) -> dict[str, str]:
-    """Whether the database answers, and has the schema of this botpool.
+    """Whether the database answers and has the schema that this botpool needs.
 
-    If not, 503: `database_unreachable` or `schema_unfit`.
+    If not, the answer is 503 with `database_unreachable` or `schema_unfit`.
     """
     await readiness.check()
     return {"status": "ready"}

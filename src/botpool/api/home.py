@@ -1,4 +1,4 @@
-"""The page at `/`: what runs here, and where to read on."""
+"""The page at `/`: what runs here, and where to read more."""
 
 from fastapi import APIRouter
 from fastapi.responses import HTMLResponse, Response
@@ -28,14 +28,14 @@ _PAGE = f"""<!doctype html>
 <title>botpool</title>
 <style>{_STYLE}</style>
 <h1>botpool</h1>
-<p>botpool {__version__} runs here and puts meeting bots into calls.</p>
+<p>botpool {__version__} is running. It puts meeting bots into calls.</p>
 <ul>
-  <li><a href="/docs">The API, to read and to try</a>, and its <a href="/openapi.json">OpenAPI
-    document</a></li>
-  <li><a href="/healthz">/healthz</a> tells that it lives, <a href="/readyz">/readyz</a> that it is
-    ready for work</li>
+  <li><a href="/docs">The API documentation</a>, where you can try each call, and the
+    <a href="/openapi.json">OpenAPI document</a></li>
+  <li><a href="/healthz">/healthz</a> says whether this process is alive,
+    <a href="/readyz">/readyz</a> whether it is ready for work</li>
 </ul>
-<p>Ask for a bot:</p>
+<p>Create a bot:</p>
 <pre><code>curl -H "Authorization: Bearer $KEY" -H "Content-Type: application/json" \\
   -d '{{"meetingUrl": "https://meet.google.com/abc-defg-hij"}}' \\
   <span id="here"></span>/api/v1/bots</code></pre>

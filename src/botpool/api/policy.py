@@ -1,4 +1,4 @@
-"""What a page of ours may load and run: nothing that isn't named."""
+"""What our pages may load and run: only the sources that are named."""
 
 import base64
 import hashlib
@@ -12,5 +12,5 @@ def policy(**sources: str) -> str:
 
 
 def of_text(text: str) -> str:
-    """The source that is this text, within a page."""
+    """The source expression that allows exactly this inline text."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -1,11 +1,11 @@
-"""Pools, slots and the queue, for those who operate them."""
+"""Pools, slots and the queue, for operators."""
 
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
 
 from botpool.api.auth import TheAdmin
-from botpool.api.dependencies import ThePool
+from botpool.api.dependencies import ThePool, TheStore
 from botpool.api.errors import documented
 from botpool.api.shapes import (
     HostOut,
@@ -26,18 +26,18 @@ SlotId = Annotated[int, Path(ge=0, le=2**63 - 1)]
 
 
 @router.get("/pool")
-async def numbers(_: TheAdmin, pool: ThePool) -> PoolList:
-    """How many slots each platform has, in which status, and how many bots wait; and every host."""
+async def numbers(_: TheAdmin, store: TheStore) -> PoolList:
+    """How many slots each platform has in each status, how many bots wait, and every host."""
     return PoolList(
-        platforms=[PoolNumbersOut.of(row) for row in await pool.numbers()],
-        hosts=[HostOut.of(host) for host in await pool.hosts()],
+        platforms=[PoolNumbersOut.of(row) for row in await store.pools.numbers()],
+        hosts=[HostOut.of(host) for host in await store.hosts.all()],
     )
 
 
 @router.get("/slots")
 async def slots(
     _: TheAdmin,
-    pool: ThePool,
+    store: TheStore,
     platform: PlatformName | None = None,
     status: Annotated[list[SlotStatus] | None, Query()] = None,
 ) -> SlotList:
@@ -45,37 +45,41 @@ async def slots(
     return SlotList(
         slots=[
             SlotOut.of(slot)
-            for slot in await pool.slots()
+            for slot in await store.slots.all()
             if platform in {None, slot.platform} and (status is None or slot.status in status)
         ]
     )
 
 
 @router.get("/slots/{slot_id}", responses=documented(SlotNotFound))
-async def slot(slot_id: SlotId, _: TheAdmin, pool: ThePool) -> SlotOut:
+async def slot(slot_id: SlotId, _: TheAdmin, store: TheStore) -> SlotOut:
     """One slot."""
-    return SlotOut.of(await pool.get_slot(slot_id))
+    return SlotOut.of(await store.slots.get(slot_id))
 
 
 @router.post("/slots/{slot_id}/recover", responses=documented(SlotNotFound))
-async def recover(slot_id: SlotId, _: TheAdmin, pool: ThePool) -> SlotOut:
-    """Let a slot that is in `error` be made well at once. Others are left as they are."""
-    await pool.retry_slot(slot_id)
-    return SlotOut.of(await pool.get_slot(slot_id))
+async def recover(slot_id: SlotId, _: TheAdmin, pool: ThePool, store: TheStore) -> SlotOut:
+    """Recover a slot in `error` now. A slot in any other status is left as it is."""
+    await pool.slots.retry(slot_id)
+    return SlotOut.of(await store.slots.get(slot_id))
 
 
 @router.post("/slots/{slot_id}/drain", status_code=202, responses=documented(SlotNotFound))
-async def drain(slot_id: SlotId, _: TheAdmin, pool: ThePool) -> SlotOut:
-    """Let a slot get no further bot. It is deleted when it has none."""
-    before = await pool.get_slot(slot_id)
-    await pool.drain_slot(slot_id)
+async def drain(slot_id: SlotId, _: TheAdmin, pool: ThePool, store: TheStore) -> SlotOut:
+    """Drain a slot: it gets no further bot, and is deleted once it has none."""
+    before = await store.slots.get(slot_id)
+    await pool.slots.drain(slot_id)
     return SlotOut.of(before).model_copy(update={"draining": True})
 
 
 @router.get("/queue")
-async def queue(_: TheAdmin, pool: ThePool, platform: PlatformName | None = None) -> QueueList:
+async def queue(_: TheAdmin, store: TheStore, platform: PlatformName | None = None) -> QueueList:
     """The bots that wait for a slot, in the order in which they will get one."""
     platforms = [*Platform] if platform is None else [platform]
     return QueueList(
-        entries=[QueueEntryOut.of(entry) for each in platforms for entry in await pool.queue(each)]
+        entries=[
+            QueueEntryOut.of(entry)
+            for each in platforms
+            for entry in await store.queue.entries(each)
+        ]
     )

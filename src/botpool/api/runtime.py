@@ -1,7 +1,7 @@
-"""What a container calls, with the token of its slot, from its claim to its bot's end.
+"""The calls that a container makes, with its slot's token, from its claim to its bot's end.
 
-A call on behalf of an assignment that is over is answered with 410, code `assignment_ended`, and
-action `exit`: the container has nothing to do but to wait until it is stopped.
+A call for an assignment that is over is answered with 410, code `assignment_ended` and action
+`exit`: the container only has to wait until it is stopped.
 """
 
 from collections.abc import AsyncIterator
@@ -10,7 +10,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
-from botpool.api.dependencies import ThePool, TheSettings
+from botpool.api.dependencies import ThePool, TheSettings, TheStore
 from botpool.api.errors import documented
 from botpool.api.wire import (
     Claimed,
@@ -21,8 +21,14 @@ from botpool.api.wire import (
     LogsRequest,
     StatusRequest,
 )
-from botpool.errors import InvalidRequest, SlotNotFound, StaleLease, Unauthorized
-from botpool.models import Slot
+from botpool.errors import (
+    InvalidRequest,
+    SlotNotFound,
+    StaleLease,
+    Unauthorized,
+)
+from botpool.models.assignments import what_a_bot_is_told
+from botpool.models.slots import Slot
 from botpool.states import BotStatus
 
 router = APIRouter(
@@ -34,21 +40,21 @@ router = APIRouter(
 _bearer = HTTPBearer(
     auto_error=False,
     scheme_name="slotToken",
-    description="What botpool puts into a container's environment as `BOTPOOL_SLOT_TOKEN`.",
+    description="A slot's token. Its container has it in the variable `BOTPOOL_SLOT_TOKEN`.",
 )
 
 
 async def calling_slot(
-    pool: ThePool, credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
+    store: TheStore, credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
 ) -> AsyncIterator[Slot]:
-    """The slot whose token the caller has. Raises `Unauthorized`."""
-    slot = await pool.slot_of_token(credentials.credentials) if credentials else None
+    """The slot that the caller's token belongs to. Raises `Unauthorized`."""
+    slot = await store.slots.of_token(credentials.credentials) if credentials else None
     if slot is None:
-        raise Unauthorized("The request has no token of a slot.")
+        raise Unauthorized("The request has no valid slot token.")
     try:
         yield slot
     except SlotNotFound as error:
-        # Deleted since we looked: its last assignment is as much over as any other.
+        # The slot was deleted since we looked, so its last assignment is over, too.
         raise StaleLease(str(error)) from error
 
 
@@ -57,26 +63,18 @@ TheSlot = Annotated[Slot, Depends(calling_slot)]
 
 @router.post("/claim")
 async def claim(_: ClaimRequest, slot: TheSlot, pool: ThePool, settings: TheSettings) -> Claimed:
-    """Fetch the bot that this container is to be. A container that came back gets it again."""
-    bot = await pool.claim(slot)
-    return Claimed(
-        bot_id=bot.id,
-        lease=slot.lease,
-        correlation_id=bot.correlation_id,
-        meeting_url=bot.meeting_url,
-        bot_display_name=bot.bot_display_name,
-        platform=bot.platform,
-        config=bot.config,
-        heartbeat_interval_ms=settings.heartbeat_interval_ms,
-    )
+    """Fetch the bot that this container runs. A container that restarts gets the same bot again."""
+    bot = await pool.assignments.claim(slot)
+    told = what_a_bot_is_told(bot, slot.lease, settings.heartbeat_interval_ms)
+    return Claimed.model_validate(told)
 
 
 @router.post("/heartbeat")
 async def heartbeat(
     request: HeartbeatRequest, slot: TheSlot, pool: ThePool, settings: TheSettings
 ) -> HeartbeatAnswer:
-    """Tell that the bot lives, and hear whether it is to leave its call."""
-    found = await pool.heartbeat(slot.id, request.lease)
+    """Report that the bot is alive. The answer says whether it should leave its call."""
+    found = await pool.assignments.heartbeat(slot.id, request.lease)
     return HeartbeatAnswer(
         action="leave" if found.bot_status is BotStatus.LEAVING else "continue",
         log_level=settings.log_level,
@@ -85,20 +83,25 @@ async def heartbeat(
 
 @router.post("/status", status_code=204)
 async def status(request: StatusRequest, slot: TheSlot, pool: ThePool) -> None:
-    """Tell how far the bot has come. What is no step forward changes nothing."""
+    """Report how far the bot has come. A status that is not a step forward changes nothing."""
     reason = request.reason or "the bot says so"
-    await pool.advance(slot.id, request.lease, request.status, reason, cause=request.cause)
+    await pool.assignments.advance(
+        slot.id, request.lease, request.status, reason, cause=request.cause
+    )
 
 
 @router.post("/events", status_code=204)
 async def events(request: EventsRequest, slot: TheSlot, pool: ThePool) -> None:
-    """Tell what happens in the call: who came, what was written. The newest 5,000 are kept."""
+    """Report what happens in the call, such as a participant who joins or a chat message.
+
+    The newest 5,000 events are kept.
+    """
     told = [(event.type, event.data) for event in request.events]
-    await pool.add_events(slot.id, request.lease, told)
+    await pool.assignments.add_events(slot.id, request.lease, told)
 
 
 @router.post("/logs", status_code=204)
 async def logs(request: LogsRequest, slot: TheSlot, pool: ThePool) -> None:
-    """Send log lines. The newest 5,000 are kept."""
+    """Send log lines. The newest 5,000 lines are kept."""
     lines = [(line.level, line.line) for line in request.lines]
-    await pool.add_log_lines(slot.id, request.lease, lines)
+    await pool.assignments.add_log_lines(slot.id, request.lease, lines)

@@ -8,22 +8,23 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from pydantic import ConfigDict, Field
 
 from botpool.api.wire import Asked, PlatformName, Wire
-from botpool.models import DEFAULT_PRIORITY
-from botpool.states import BotStatus, FailureCause, Platform, SlotStatus
+from botpool.models.bots import DEFAULT_PRIORITY
+from botpool.states import (
+    BotStatus,
+    FailureCause,
+    Platform,
+    SlotStatus,
+)
 
 if TYPE_CHECKING:
     from pydantic.config import JsonDict
 
-    from botpool.models import (
-        Bot,
-        BotEvent,
-        Host,
-        PoolNumbers,
-        QueueEntry,
-        QueuePlace,
-        Slot,
-        Transition,
-    )
+    from botpool.models.bots import Bot, BotEvent
+    from botpool.models.hosts import Host
+    from botpool.models.pools import PoolNumbers
+    from botpool.models.queue import QueueEntry, QueuePlace
+    from botpool.models.slots import Slot
+    from botpool.models.transitions import Transition
 
 _EXAMPLE: JsonDict = {
     "meetingUrl": "https://meet.google.com/abc-defg-hij",
@@ -38,41 +39,55 @@ class CreateBot(Asked):
     model_config = ConfigDict(json_schema_extra={"examples": [_EXAMPLE]})
 
     meeting_url: str = Field(
-        max_length=2000, description="Of Google Meet, Microsoft Teams or Zoom."
+        max_length=2000, description="A link to a Google Meet, Microsoft Teams or Zoom meeting."
     )
     bot_display_name: str = Field(default="Notes", min_length=1, max_length=200)
     platform: PlatformName | None = Field(
-        default=None, description="Follows from the URL; if given, it must be the same."
+        default=None,
+        description="By default the platform of the URL. Any other platform is refused.",
     )
     queue_timeout_ms: int | None = Field(
-        default=None, ge=0, le=2**31 - 1, description="How long to wait for a slot at most."
+        default=None, ge=0, le=2**31 - 1, description="How long the bot may wait for a slot."
     )
     priority: int = Field(
-        default=DEFAULT_PRIORITY, ge=0, le=2**31 - 1, description="A lower one is served first."
+        default=DEFAULT_PRIORITY,
+        ge=0,
+        le=2**31 - 1,
+        description="Bots with a lower number get a slot first.",
     )
     max_launch_attempts: int | None = Field(
         default=None,
         ge=1,
         le=10,
-        description="How often to launch it, if it fails before it was in its call; 2 by default.",
+        description="How many times to launch the bot if it fails before it is in its call."
+        " By default `BOTPOOL_MAX_LAUNCH_ATTEMPTS`.",
     )
     relaunch_in_call: bool = Field(
         default=False,
         strict=True,
-        description="Whether to launch it again, as often, also when it fails in its call.",
+        description="Whether to launch the bot again also when it fails in its call.",
     )
     callback_url: str | None = Field(
-        default=None, max_length=2000, description="Is told of every change of the bot's status."
+        default=None,
+        max_length=2000,
+        description="Gets a webhook for every change of the bot's status.",
     )
     deduplication_key: str | None = Field(
-        default=None, min_length=1, max_length=255, description="One live bot has it at a time."
+        default=None,
+        min_length=1,
+        max_length=255,
+        description="A second bot with the same key is refused until the first one has ended.",
     )
-    metadata: dict[str, Any] = Field(default_factory=dict, description="Kept, and given back.")
-    config: dict[str, Any] = Field(default_factory=dict, description="Handed to the bot.")
+    metadata: dict[str, Any] = Field(
+        default_factory=dict, description="Your own data. botpool returns it unchanged."
+    )
+    config: dict[str, Any] = Field(
+        default_factory=dict, description="The bot's configuration. The bot gets it unchanged."
+    )
 
 
 class StopBot(Asked):
-    """Why a bot is stopped."""
+    """The reason for stopping a bot."""
 
     reason: str | None = Field(default=None, max_length=1000)
 
@@ -102,7 +117,8 @@ class SlotOut(Wire):
     @classmethod
     def of(cls, slot: Slot) -> Self:
         """A slot as it goes over the wire."""
-        return cls(**{name: getattr(slot, name) for name in cls.model_fields})
+        own = cls.model_fields.keys() - {"deployment_status"}
+        return cls(**{name: getattr(slot, name) for name in own}, deployment_status=slot.deployment)
 
 
 class BotOut(Wire):
@@ -144,7 +160,7 @@ class BotOut(Wire):
 
 
 class CreatedBotOut(Wire):
-    """A bot as it was created, and its place in the queue if it has to wait."""
+    """A new bot, and its place in the queue if it has to wait."""
 
     bot: BotOut
     queue_position: int | None = None
@@ -152,14 +168,14 @@ class CreatedBotOut(Wire):
 
 
 class BotList(Wire):
-    """One page of bots. Without a cursor it is the last one."""
+    """One page of bots. The last page has no `nextCursor`."""
 
     bots: list[BotOut]
     next_cursor: str | None = None
 
 
 class TimelineEntry(Wire):
-    """Something that happened: a change of the bot or of its slot, or what the bot told."""
+    """A change of the bot or of its slot, or an event that the bot reported."""
 
     at: datetime
     kind: Literal["bot", "slot", "event"]
@@ -174,7 +190,7 @@ class TimelineEntry(Wire):
 
     @classmethod
     def of_transition(cls, step: Transition) -> Self:
-        """A change."""
+        """The entry of a transition."""
         return cls(
             at=step.at,
             kind=step.machine,
@@ -189,18 +205,18 @@ class TimelineEntry(Wire):
 
     @classmethod
     def of_event(cls, event: BotEvent) -> Self:
-        """What a bot told."""
+        """The entry of an event that a bot reported."""
         return cls(at=event.at, kind="event", type=event.type, data=event.data)
 
 
 class Timeline(Wire):
-    """All that happened to a bot, in order."""
+    """Everything that happened to a bot, in order."""
 
     entries: list[TimelineEntry]
 
 
 class LogLineOut(Wire):
-    """A line that a bot has sent."""
+    """A log line that a bot sent."""
 
     at: datetime
     level: str
@@ -208,14 +224,14 @@ class LogLineOut(Wire):
 
 
 class Logs(Wire):
-    """What a bot has sent, and what its containers wrote by themselves."""
+    """The log lines that a bot sent, and the output of its containers."""
 
     lines: list[LogLineOut]
     container: list[str]
 
 
 class PoolNumbersOut(Wire):
-    """How a platform's pool stands."""
+    """How many slots and waiting bots a platform has."""
 
     platform: Platform
     max_size: int
@@ -234,22 +250,22 @@ class PoolNumbersOut(Wire):
 
 
 class HostOut(Wire):
-    """A machine of an engine. While it is ill it gets no new work, but for a probe now and then."""
+    """A machine of an engine. While it is unhealthy, it gets no new work except a probe."""
 
     engine: str
     host: str
     slots: int
-    status: Literal["well", "ill"]
+    status: Literal["healthy", "unhealthy"]
     failures: int
-    reason: str | None = Field(description="Why the last thing that failed there has.")
-    ill_since: datetime | None
+    reason: str | None = Field(description="Why the last failure on this host happened.")
+    unhealthy_since: datetime | None
     probe_at: datetime | None
 
     @classmethod
     def of(cls, host: Host) -> Self:
         """A host as it goes over the wire."""
         return cls(
-            status="well" if host.ill_since is None else "ill",
+            status="healthy" if host.healthy else "unhealthy",
             **{name: getattr(host, name) for name in cls.model_fields if name != "status"},
         )
 
@@ -284,6 +300,6 @@ class QueueEntryOut(Wire):
 
 
 class QueueList(Wire):
-    """The bots that wait."""
+    """The bots that wait for a slot."""
 
     entries: list[QueueEntryOut]

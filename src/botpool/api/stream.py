@@ -1,8 +1,7 @@
-"""The record as server-sent events: what a browser's `EventSource` reads, and resumes by itself.
+"""The feed as server-sent events, which a browser's `EventSource` reads and resumes by itself.
 
-Every event has an `id`, and a block of its own without data tells an id that no event has: so that
-a reader for whom nothing came can resume, too. A line of its own every few seconds keeps proxies
-from closing a quiet stream.
+Every event has an `id`. A block without data carries an id, too, so that a reader that got no event
+can resume as well. A comment line every few seconds keeps proxies from closing a quiet stream.
 """
 
 import asyncio
@@ -16,7 +15,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from botpool.api.auth import TheCaller
-from botpool.api.dependencies import TheAccess
+from botpool.api.dependencies import TheKeys
 from botpool.api.errors import documented
 from botpool.errors import (
     BotpoolError,
@@ -26,13 +25,19 @@ from botpool.errors import (
     TooManyRequests,
     Unauthorized,
 )
+from botpool.feed.stream import (
+    Event,
+    Feed,
+    Filter,
+    Position,
+    Subscription,
+)
 from botpool.meetings import read_platform
-from botpool.record import Event, Filter, Position, Record, Subscription
 from botpool.states import Role
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("botpool.api")
 
-REVOKED = "the key opens nothing any more"
+REVOKED = "the key was revoked"
 
 _KEEP_ALIVE_SECONDS = 15.0
 _SEND_SECONDS = 30.0
@@ -49,19 +54,19 @@ data: {"id":317,"at":"2026-01-01T00:00:00Z","machine":"bot","platform":"zoom",\
 router = APIRouter(prefix="/api/v1", tags=["stream"])
 
 
-async def record_of(request: Request) -> Record:
-    """The record that the app was made with."""
-    record: Record = request.app.state.record
-    return record
+async def feed_of(request: Request) -> Feed:
+    """The feed that the app was made with."""
+    feed: Feed = request.app.state.feed
+    return feed
 
 
-TheRecord = Annotated[Record, Depends(record_of)]
+TheFeed = Annotated[Feed, Depends(feed_of)]
 
 
 class EventStream(Response):
-    """Events as they come, until the reader goes away, is too slow, or may see no more.
+    """Events as they come, until the reader disconnects, is too slow, or loses its access.
 
-    `still_open` is asked now and then whether the reader may go on.
+    `still_open` is called now and then and says whether the reader still has access.
     """
 
     media_type = "text/event-stream"
@@ -73,7 +78,7 @@ class EventStream(Response):
         self.background = None
         self._subscription = subscription
         self._still_open = still_open
-        # nginx keeps a whole answer back unless it is told not to.
+        # nginx buffers an answer unless it is told not to.
         self.init_headers({"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -89,8 +94,8 @@ class EventStream(Response):
             )
             await self._stream(send)
         except TimeoutError:
-            # The server closes what is not finished.
-            _log.warning("a reader of the stream stands still")
+            # The server closes an unfinished response.
+            _log.warning("a reader of the stream does not read")
         finally:
             self._subscription.close()
             gone.cancel()
@@ -131,7 +136,7 @@ async def _send(send: Send, body: bytes, *, more: bool = True) -> None:
 
 
 def _texts(batch: Sequence[Event]) -> list[bytes]:
-    """The events in pieces that a connection can hold."""
+    """The events in pieces that are small enough to send at once."""
     return [
         b"".join([event.text for event in batch[start : start + _MOST_AT_A_TIME]])
         for start in range(0, len(batch), _MOST_AT_A_TIME)
@@ -144,7 +149,7 @@ def _texts(batch: Sequence[Event]) -> list[bytes]:
     response_class=EventStream,
     responses={
         200: {
-            "description": "Events, as long as the connection lasts.",
+            "description": "Events, for as long as the connection lasts.",
             "content": {"text/event-stream": {"schema": {"type": "string"}, "example": _EXAMPLE}},
         },
         **documented(Unauthorized, TooManyRequests, InvalidRequest, InvalidPosition, PositionGone),
@@ -152,39 +157,40 @@ def _texts(batch: Sequence[Event]) -> list[bytes]:
 )
 async def stream(
     caller: TheCaller,
-    access: TheAccess,
-    record: TheRecord,
-    platform: Annotated[str | None, Query(description="Of this platform alone.")] = None,
+    keys: TheKeys,
+    feed: TheFeed,
+    platform: Annotated[str | None, Query(description="Only events of this platform.")] = None,
     bot_id: Annotated[
-        int | None, Query(alias="botId", ge=0, le=2**63 - 1, description="Of this bot alone.")
+        int | None, Query(alias="botId", ge=0, le=2**63 - 1, description="Only events of this bot.")
     ] = None,
     last_event_id: Annotated[
-        str | None, Header(description="Go on after the event of this id. A browser sends it.")
+        str | None,
+        Header(description="Resume after the event with this id. Browsers send it by themselves."),
     ] = None,
     last_event_id_asked: Annotated[
         str | None,
-        Query(alias="lastEventId", description="The same, for those who can send no header."),
+        Query(alias="lastEventId", description="The same, for callers that can't send a header."),
     ] = None,
 ) -> EventStream:
-    """Hear of every change as it happens: `bot` and `slot` events, in one order for everybody.
+    """Get every change as it happens: `bot` and `slot` events, in the same order for every reader.
 
-    A client hears of its own bots, and of no slots. Each event comes once. Who reads too slowly is
-    cut off, and resumes after the last id that it has.
+    A client's key gets the events of its own bots, and no slot events. Each event comes once. A
+    reader that is too slow is disconnected, and can resume after the last id that it got.
     """
-    # A browser that reconnects sends the newest id in the header, and the query as it was.
+    # A browser that reconnects sends the newest id in the header, and the query unchanged.
     after = last_event_id or last_event_id_asked
     wanted = Filter(
         platform=None if platform is None else read_platform(platform),
         bot_id=bot_id,
         key_id=None if caller.role is Role.ADMIN else caller.id,
     )
-    subscription = await record.subscribe(Position.parse(after) if after else None, wanted)
+    subscription = await feed.subscribe(Position.parse(after) if after else None, wanted)
 
     async def still_open() -> bool:
         try:
-            return await access.opens(caller.id)
+            return await keys.opens(caller.id)
         except BotpoolError as error:
-            _log.warning("a key can't be looked at", error=str(error))
+            _log.warning("can't check whether a key is still valid", error=str(error))
             return True
 
     return EventStream(subscription, still_open)

@@ -1,4 +1,4 @@
-"""What goes over the wire: JSON in camelCase. snake_case is accepted, unknown fields are not."""
+"""The JSON that goes over the wire, in camelCase. It accepts snake_case, but no unknown fields."""
 
 from __future__ import annotations
 
@@ -14,21 +14,30 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_camel
 
-from botpool.meetings import PLATFORM_NAMES, read_platform
-from botpool.states import BOT_MAY_BLAME, BOT_MAY_SAY, BotStatus, FailureCause, Platform
+from botpool.meetings import PLATFORM_NAMES
+from botpool.states import (
+    BOT_MAY_BLAME,
+    BOT_MAY_SAY,
+    PLATFORM_ALIASES,
+    BotStatus,
+    FailureCause,
+    Platform,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 Lease = Annotated[
     int,
-    Field(strict=True, ge=1, le=2**63 - 1, description="Whose word it is, as the claim gave it."),
+    Field(strict=True, ge=1, le=2**63 - 1, description="The lease that the claim returned."),
 ]
 
 
 PlatformName = Annotated[
     Platform,
-    BeforeValidator(lambda name: read_platform(name) if name == "teams" else name),
+    BeforeValidator(
+        lambda name: PLATFORM_ALIASES.get(name, name) if isinstance(name, str) else name
+    ),
     WithJsonSchema({"type": "string", "enum": list(PLATFORM_NAMES)}),
 ]
 """A platform by any of its names."""
@@ -39,17 +48,17 @@ _INTEGERS = range(-(2**63), 2**64)
 
 
 def _kept(value: Any) -> Any:
-    """Refuse what JSON can say and no database can keep."""
+    """Refuse values that are valid JSON but that the database can't store."""
     found, depth = [value], 0
     while found:
         depth += 1
         if depth > _DEEPEST:
-            raise ValueError(f"must not be nested deeper than {_DEEPEST} levels")
+            raise ValueError(f"must not be nested more than {_DEEPEST} levels deep")
         for each in found:
             if isinstance(each, str) and not _is_text(each):
-                raise ValueError("must have no NUL (\\u0000) and no half of a surrogate pair")
+                raise ValueError("must not contain NUL (\\u0000) or half of a surrogate pair")
             if isinstance(each, int) and each not in _INTEGERS:
-                raise ValueError("must have no integer of more than 64 bits")
+                raise ValueError("must not contain an integer of more than 64 bits")
         found = [inner for each in found for inner in _inside(each)]
     return value
 
@@ -69,11 +78,11 @@ def _is_text(text: str) -> bool:
 
 
 Text = Annotated[str, BeforeValidator(_kept)]
-"""A text that the database can keep, outside of a body."""
+"""A text, outside of a body, that the database can store."""
 
 
 class Wire(BaseModel):
-    """One body, of a request or an answer."""
+    """The body of a request or an answer."""
 
     model_config = ConfigDict(
         alias_generator=to_camel,
@@ -85,7 +94,7 @@ class Wire(BaseModel):
 
 
 class Asked(Wire):
-    """The body of a request: of what the database can keep."""
+    """The body of a request. The database can store every value in it."""
 
     @field_validator("*", mode="before")
     @classmethod
@@ -94,11 +103,11 @@ class Asked(Wire):
 
 
 class ClaimRequest(Asked):
-    """The slot's token says it all."""
+    """Empty: the slot's token says which bot it is."""
 
 
 class Claimed(Wire):
-    """The bot that a container is to be."""
+    """The bot that a container runs."""
 
     bot_id: int
     lease: Lease
@@ -111,27 +120,27 @@ class Claimed(Wire):
 
 
 class HeartbeatRequest(Asked):
-    """A sign of life."""
+    """A sign that the bot is alive."""
 
     lease: Lease
 
 
 class HeartbeatAnswer(Wire):
-    """What the bot is to do."""
+    """What the bot should do now."""
 
     action: Literal["continue", "leave"]
     log_level: str
 
 
 class BotEventIn(Asked):
-    """Something that happened in the call: a participant came, a message was written."""
+    """Something that happened in the call, such as a participant who joined."""
 
     type: str = Field(min_length=1, max_length=100, pattern=r"^[\w.:-]+$")
     data: dict[str, Any] = Field(default_factory=dict)
 
 
 class EventsRequest(Asked):
-    """What a bot tells of its call."""
+    """What happened in a bot's call."""
 
     lease: Lease
     events: list[BotEventIn] = Field(min_length=1, max_length=100)
@@ -145,28 +154,31 @@ class LogLineIn(Asked):
 
 
 class LogsRequest(Asked):
-    """What a bot logs."""
+    """Lines of a bot's log."""
 
     lease: Lease
     lines: list[LogLineIn] = Field(min_length=1, max_length=500)
 
 
 class StatusRequest(Asked):
-    """How far a bot says that it has come."""
+    """How far a bot has come."""
 
     lease: Lease
     status: Annotated[BotStatus, WithJsonSchema({"type": "string", "enum": sorted(BOT_MAY_SAY)})]
-    reason: str | None = Field(default=None, max_length=1000, description="Why, for people.")
+    reason: str | None = Field(default=None, max_length=1000, description="The reason, for people.")
     cause: Annotated[
         FailureCause | None,
         WithJsonSchema(
             {"anyOf": [{"type": "string", "enum": sorted(BOT_MAY_BLAME)}, {"type": "null"}]}
         ),
-    ] = Field(default=None, description="Why it is `FATAL`, for programs; `bot_failed` by default.")
+    ] = Field(
+        default=None,
+        description="Why the bot is `FATAL`, for programs. By default `bot_failed`.",
+    )
 
 
 class Problem(BaseModel):
-    """What went wrong, as RFC 9457 has it. `code` never changes its meaning."""
+    """What went wrong, as RFC 9457 defines it. The meaning of a `code` never changes."""
 
     type: str
     title: str

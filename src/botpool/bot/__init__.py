@@ -1,4 +1,4 @@
-"""What a bot imports inside its container. It needs nothing beyond Python's standard library.
+"""The SDK that a bot imports in its container. It needs only Python's standard library.
 
     from botpool.bot import Status, claim
 
@@ -7,11 +7,17 @@
         await bot.status(Status.IN_CALL)
         await bot.leave_requested()
 
-`claim` says what becomes of the bot at the end of the block, and what it raises. Where containers
-that end are started again, as on Coolify, `wait_to_be_stopped` comes after it.
+See `claim` for how the end of the block ends the bot, and for what it raises. If the engine
+restarts containers that end, as Coolify does, call `wait_to_be_stopped` after the block.
 """
 
-from botpool.bot.assignment import Assignment, Cause, Status, claim, wait_to_be_stopped
+from botpool.bot.assignment import (
+    Assignment,
+    Cause,
+    Status,
+    claim,
+    wait_to_be_stopped,
+)
 from botpool.bot.client import AssignmentEnded, Refused
 
 __all__ = [

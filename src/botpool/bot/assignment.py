@@ -19,7 +19,7 @@ _LONGEST_REASON = 1000
 
 
 class Status(StrEnum):
-    """How far a bot has come. It may skip steps, and never goes back."""
+    """How far a bot has come. It may skip steps, but never goes back."""
 
     JOINING_CALL = "JOINING_CALL"
     IN_WAITING_ROOM = "IN_WAITING_ROOM"
@@ -33,29 +33,29 @@ class Cause(StrEnum):
     """Why a bot is `FATAL`."""
 
     LEFT_BY_HOST = "left_by_host"
-    """The host of the meeting sent it away."""
+    """The host of the meeting removed the bot."""
     NOT_ADMITTED = "not_admitted"
-    """Nobody let it into the call."""
+    """The bot was not let into the call."""
     BOT_FAILED = "bot_failed"
-    """Whatever else."""
+    """Any other failure of the bot."""
 
 
 @asynccontextmanager
 async def claim(
     url: str | None = None, token: str | None = None, *, timeout_seconds: float = 10.0
 ) -> AsyncIterator[Assignment]:
-    """Fetch the bot that this container is for, and be it for the length of the block.
+    """Fetch the bot that this container runs, and run it for the length of the block.
 
-    Waits for as long as botpool can't be reached, and logs a line for each attempt. Within the
-    block heartbeats are sent in the background, and SIGTERM is a request to leave. The end of the
-    block is the bot's end: an exception makes it `FATAL`, with the exception as its reason, and
-    anything else `DONE`, unless the block has said either itself.
+    While botpool can't be reached, it tries again and logs a line for each attempt. Within the
+    block it sends heartbeats in the background, and takes SIGTERM as a request to leave. The end of
+    the block ends the bot: as `FATAL` with the exception as its reason if there is one, otherwise
+    as `DONE`. If the block has reported `DONE` or `FATAL` itself, that stands.
 
-    Raises `AssignmentEnded` where there is no bot to be, or not any more; then the block, if it has
-    begun, is cancelled. Raises `Refused` for a token that botpool doesn't know.
+    Raises `AssignmentEnded` if there is no bot for this container, or if its assignment is over; if
+    the block is running, it is cancelled. Raises `Refused` if botpool doesn't know the token.
 
-    `url` and `token` are those of BOTPOOL_URL and BOTPOOL_SLOT_TOKEN unless given; no request waits
-    longer than `timeout_seconds` for a sign of life. Call it in the main thread.
+    `url` and `token` are BOTPOOL_URL and BOTPOOL_SLOT_TOKEN by default. No request waits longer
+    than `timeout_seconds` for data. Call it in the main thread.
     """
     client = Client(
         url or _environment("BOTPOOL_URL"),
@@ -67,9 +67,9 @@ async def claim(
 
 
 async def wait_to_be_stopped() -> None:
-    """Return at SIGTERM, which botpool sends once the bot is over.
+    """Return when SIGTERM arrives. botpool sends it once the assignment is over.
 
-    To exit instead is as good where nothing starts an ended container again.
+    If the engine doesn't restart containers that end, you may also just exit.
     """
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -81,7 +81,7 @@ async def wait_to_be_stopped() -> None:
 
 
 class Assignment:
-    """The bot that this container is now. Made by `claim`."""
+    """The bot that this container runs. Made by `claim`."""
 
     def __init__(self, client: Client, claimed: dict[str, Any]) -> None:
         self.id: int = claimed["botId"]
@@ -92,7 +92,7 @@ class Assignment:
         self.platform: str = claimed["platform"]
         self.config: dict[str, Any] = claimed["config"]
         self.log_level: str | None = None
-        """What botpool would have the bot log, from the first heartbeat on."""
+        """The log level that botpool wants; known after the first heartbeat."""
         self._heartbeat_seconds: float = claimed["heartbeatIntervalMs"] / 1000
         self._client = client
         self._leave = asyncio.Event()
@@ -102,16 +102,16 @@ class Assignment:
     async def status(
         self, status: str, reason: str | None = None, cause: str | None = None
     ) -> None:
-        """Tell how far the bot has come. Waits for as long as botpool can't be reached.
+        """Report how far the bot has come. While botpool can't be reached, it tries again.
 
-        `FATAL` may have a cause. After it, and after `DONE`, no more heartbeats are sent. Raises
+        `FATAL` may have a cause. After `FATAL` and `DONE` no more heartbeats are sent. Raises
         `AssignmentEnded`, and `Refused` for a status or a cause that is not in `Status` or `Cause`.
         """
         if self._ended:
             raise AssignmentEnded("The assignment is over.")
         final = status in {Status.DONE, Status.FATAL}
         if final:
-            # One that arrives after it would be told that the assignment is over.
+            # A heartbeat that arrives later would be answered with `assignment_ended`.
             self._heartbeats.cancel()
         said: dict[str, object] = {"lease": self.lease, "status": status}
         if reason is not None:
@@ -122,18 +122,18 @@ class Assignment:
         self._final = self._final or final
 
     async def leave_requested(self) -> None:
-        """Return once the bot is to leave its call: botpool said so, or SIGTERM did."""
+        """Return once the bot should leave its call, because of botpool or SIGTERM."""
         await self._leave.wait()
 
     async def done(self) -> None:
-        """Tell that the bot has left its call and all is well."""
+        """Report that the bot has left its call and all is well."""
         await self.status(Status.DONE)
 
     async def __aenter__(self) -> Self:
-        """Begin to send heartbeats, the first at once, and to heed SIGTERM."""
+        """Begin to send heartbeats, the first one at once, and to handle SIGTERM."""
         body = asyncio.current_task()
         if body is None:
-            raise RuntimeError("An assignment needs a task that can be cancelled.")
+            raise RuntimeError("An assignment must be used in an asyncio task.")
         self._body = body
         self._cancelled_before = body.cancelling()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._leave.set)
@@ -146,8 +146,8 @@ class Assignment:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Tell botpool how the bot has ended, if it has not been told."""
-        # From here on nothing cancels the body: what it is cancelled by came within the block.
+        """Tell botpool how the bot ended, unless the block has done so."""
+        # From here on nothing cancels the body: a cancellation we see now came within the block.
         self._heartbeats.cancel()
         try:
             if self._ended:
@@ -158,7 +158,7 @@ class Assignment:
             asyncio.get_running_loop().remove_signal_handler(signal.SIGTERM)
 
     def _leave_cancelled_body(self, error: BaseException | None) -> None:
-        """Raise `AssignmentEnded`, unless the body ends for a reason of its own."""
+        """Raise `AssignmentEnded`, unless the body ended for its own reason."""
         ours_alone = self._body.uncancel() <= self._cancelled_before
         if error is None or (ours_alone and isinstance(error, asyncio.CancelledError)):
             raise AssignmentEnded("The assignment is over.") from None
@@ -169,7 +169,7 @@ class Assignment:
         if error is None:
             await self.done()
             return
-        # What went wrong says more than that nobody wants to know any more.
+        # The error of the block says more than that its assignment is over.
         with suppress(AssignmentEnded):
             await self.status(Status.FATAL, f"{type(error).__name__}: {error}")
 
@@ -179,7 +179,7 @@ class Assignment:
                 answer = await self._client.ask_once("heartbeat", {"lease": self.lease})
             except AssignmentEnded:
                 self._end()
-            except Exception as error:  # noqa: BLE001 - it never ends the bot, and the next one tells
+            except Exception as error:  # noqa: BLE001 - a failed heartbeat never ends the bot
                 log.warning("heartbeat: %s", error)
             else:
                 self._heed(answer)
@@ -201,9 +201,9 @@ def _environment(name: str) -> str:
     try:
         return os.environ[name]
     except KeyError:
-        raise RuntimeError(f"{name} is not set: botpool sets it in every container.") from None
+        raise RuntimeError(f"{name} is not set. botpool sets it in every container.") from None
 
 
 def _storable(reason: str) -> str:
-    """What the database can hold of a text, whatever an exception has put into it."""
+    """A text that the database can store, whatever an exception has put into it."""
     return reason.encode(errors="replace").decode().replace("\0", "")[:_LONGEST_REASON]

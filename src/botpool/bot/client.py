@@ -1,4 +1,4 @@
-"""Calls to botpool: JSON over HTTP, with a slot's token, again and again where that may help."""
+"""Calls to botpool: JSON over HTTP, with a slot's token, and with retries."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ _LONGEST_PAUSE_SECONDS = 5.0
 
 
 class AssignmentEnded(Exception):
-    """The assignment is over: stop whatever you do and exit with 0. Nothing went wrong."""
+    """The assignment is over: stop what you do and exit with 0. Nothing went wrong."""
 
 
 class Refused(Exception):
-    """botpool answered, and won't. To ask again is of no use."""
+    """botpool refused the call. Trying again won't help."""
 
 
 class Unreachable(Exception):
-    """botpool did not answer: it may be restarting. To ask again is safe."""
+    """botpool did not answer; it may be restarting. Trying again is safe."""
 
 
 def pauses() -> Iterator[float]:
-    """How many seconds to wait before each next attempt: longer and longer, never the same."""
+    """How many seconds to wait before each next attempt: longer each time, with some randomness."""
     longest = _FIRST_PAUSE_SECONDS
     while True:
-        yield random.uniform(longest / 2, longest)  # noqa: S311 - it keeps bots apart, no secret
+        yield random.uniform(longest / 2, longest)  # noqa: S311 - spreads retries
         longest = min(2 * longest, _LONGEST_PAUSE_SECONDS)
 
 
@@ -68,7 +68,7 @@ class Client:
             await asyncio.sleep(pause)
 
     async def ask_once(self, verb: str, body: dict[str, Any]) -> dict[str, Any]:
-        """Call once. Raises `Unreachable`, too."""
+        """Call once. Raises `AssignmentEnded`, `Refused` or `Unreachable`."""
         connection = self._connection()
         try:
             status, answer = await asyncio.to_thread(self._exchange, connection, verb, body)
@@ -97,14 +97,14 @@ class Client:
 
 
 def _wake(connection: http.client.HTTPConnection) -> None:
-    """End the thread of a call that nobody waits for: the process would wait for it at its exit."""
+    """End the thread of a cancelled call: otherwise the process would wait for it at its exit."""
     if channel := connection.sock:
         with suppress(OSError):
             channel.shutdown(socket.SHUT_RDWR)
 
 
 def _understood(status: int, body: bytes) -> dict[str, Any]:
-    """What an answer means. Only botpool's own refusals have a `code`."""
+    """The content of an answer, or the error that it means. Only botpool's refusals have `code`."""
     try:
         answer = json.loads(body or b"{}")
     except ValueError:
@@ -116,8 +116,8 @@ def _understood(status: int, body: bytes) -> dict[str, Any]:
     if code == "assignment_ended":
         raise AssignmentEnded("The assignment is over.")
     if status == http.client.UNAUTHORIZED:
-        raise Refused("BOTPOOL_SLOT_TOKEN is not the token of a slot (401).")
+        raise Refused("BOTPOOL_SLOT_TOKEN is not a slot's token (401).")
     if code is None or status >= http.client.INTERNAL_SERVER_ERROR:
-        # A proxy answers so for a botpool that restarts, some of them with 404.
+        # A proxy's answer while botpool restarts; some proxies use 404.
         raise Unreachable(f"botpool can't be reached (HTTP {status})")
     raise Refused(f"{answer.get('detail') or answer.get('title')} ({status} {code})")

@@ -1,6 +1,6 @@
-"""The sample bot: it joins no meeting, and does what its configuration orders.
+"""The sample bot: it joins no meeting, and does what its configuration says.
 
-`config.sample` holds the orders, all of them optional:
+`config.sample` has its orders, all of them optional:
 
 | order | meaning |
 |---|---|
@@ -9,10 +9,11 @@
 | `behaviour` | what it does wrong, `normal` by default |
 | `atMs` | when it does so, counted from the claim, 0 by default |
 
-`crash` ends it with exit code 1, `exit` with 0 and without a word; `crash_on_join` is a crash when
-it would be in the call. `hang` stops its heartbeats and all else, so that only a signal ends it.
-With `ignore_sigterm` it leaves when its time is over, or when a heartbeat tells it to. Once it is
-over it waits to be stopped: whatever starts ended containers again has nothing to start.
+`crash` ends it with exit code 1, `exit` with 0 and without reporting anything. `crash_on_join`
+crashes when it would enter the call. `hang` stops its heartbeats and everything else, so that only
+a signal ends it. With `ignore_sigterm` it leaves when its time is over, or when a heartbeat tells
+it to. At the end it waits to be stopped, so that an engine that restarts ended containers has
+nothing to restart.
 
     python -m botpool.bot.sample
 """
@@ -50,10 +51,10 @@ def read_orders(config: dict[str, Any]) -> _Orders:
     accepted = {"stayMs": 5000, "joinMs": 100, "behaviour": "normal", "atMs": 0}
     given = config.get("sample", {})
     if not isinstance(given, dict) or not given.keys() <= accepted.keys():
-        raise ValueError(f"config.sample takes {', '.join(accepted)}, and nothing else.")
+        raise ValueError(f"config.sample may only have {', '.join(accepted)}.")
     orders = {**accepted, **given}
     if orders["behaviour"] not in _BEHAVIOURS:
-        raise ValueError(f"config.sample.behaviour is one of {', '.join(_BEHAVIOURS)}.")
+        raise ValueError(f"config.sample.behaviour must be one of {', '.join(_BEHAVIOURS)}.")
     return _Orders(
         stay_seconds=_seconds(orders, "stayMs"),
         join_seconds=_seconds(orders, "joinMs"),
@@ -64,12 +65,14 @@ def read_orders(config: dict[str, Any]) -> _Orders:
 
 def _seconds(orders: dict[str, Any], name: str) -> float:
     if type(orders[name]) is not int or not 0 <= orders[name] <= _LONGEST_MS:
-        raise ValueError(f"config.sample.{name} is a whole number between 0 and {_LONGEST_MS}.")
+        raise ValueError(
+            f"config.sample.{name} must be a whole number between 0 and {_LONGEST_MS}."
+        )
     return float(orders[name] / 1000)
 
 
 async def live(bot: Assignment) -> None:
-    """Be the bot, from the claim to its end."""
+    """Act as the bot, from the claim to its end."""
     try:
         orders = read_orders(bot.config)
     except ValueError as error:
@@ -89,7 +92,7 @@ async def live(bot: Assignment) -> None:
 
 
 async def _tell(bot: Assignment, status: Status) -> None:
-    # Said first: after the last one the container is stopped, at once.
+    # Printed first: right after the last status the container is stopped.
     _say(status)
     await bot.status(status)
 
@@ -129,12 +132,12 @@ def _hang() -> NoReturn:
 
 
 def _say(line: str) -> None:
-    # At once: who waits for the line must not wait for a full buffer, nor lose it in a crash.
+    # Flushed, so that a reader gets the line at once, and a crash doesn't lose it.
     print(line, flush=True)
 
 
 async def main() -> None:
-    """Claim a bot, be it, and wait to be stopped."""
+    """Claim a bot, act as it, and wait to be stopped."""
     try:
         async with claim() as bot:
             _say(f"bot {bot.id}, lease {bot.lease}: {bot.bot_display_name} for {bot.meeting_url}")
@@ -143,7 +146,7 @@ async def main() -> None:
         _say("the assignment is over")
     except Refused as error:
         raise SystemExit(f"sample bot: {error}") from None
-    # Said once it does: who reads it may stop it.
+    # Printed once it really waits: a reader of this line may stop the container.
     asyncio.get_running_loop().call_soon(_say, "waits to be stopped")
     await wait_to_be_stopped()
 

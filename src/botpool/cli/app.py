@@ -21,12 +21,17 @@ from botpool.cli.start import start
 from botpool.engines import check_engine
 from botpool.errors import BotpoolError, SetupError
 from botpool.pool import Pool
-from botpool.store import Store, check_schema, migrate, open_database
+from botpool.store import (
+    Store,
+    check_schema,
+    migrate,
+    open_database,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from botpool.models import PoolNumbers
+    from botpool.models.pools import PoolNumbers
     from botpool.settings import Settings
 
 app = typer.Typer(
@@ -35,7 +40,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # Rich's help shows a value for flags, which have none
+    rich_markup_mode=None,  # Rich's help would show a value for flags, which take none
 )
 
 
@@ -62,30 +67,33 @@ def _options(
 def serve_command(
     role: Annotated[
         ServeRole,
-        typer.Option(help="Answer requests (api), work on slots and webhooks (worker), or both."),
+        typer.Option(
+            help="Answer requests (api), work on slots and webhooks (worker), or both (all)."
+        ),
     ] = ServeRole.ALL,
     host: Annotated[str | None, typer.Option(help="The address to listen on.")] = None,
     port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="The port to listen on; 0 is a free one.")
+        int | None, typer.Option(min=0, max=65535, help="The port to listen on; 0 for a free one.")
     ] = None,
     stop_bots: Annotated[
-        bool, typer.Option("--stop-bots", help="Stop every bot at the end. Else they run on.")
+        bool, typer.Option("--stop-bots", help="Stop every bot on exit. By default bots run on.")
     ] = False,
 ) -> None:
-    """Run botpool: the API and what works behind it, until Ctrl-C.
+    """Run botpool until Ctrl-C: the API, and the worker that starts and stops bots.
 
-    Migrates the database first. Any number may run on one database.
+    It migrates the database first. Any number of botpools may run on one database.
     """
     options = {"host": host, "port": port}
     settings = start(**{name: value for name, value in options.items() if value is not None})
     asyncio.run(serve(settings, role, stop_bots=stop_bots))
 
 
-@app.command("migrate", short_help="Bring the database to this botpool's schema.")
+@app.command("migrate", short_help="Migrate the database to this botpool's schema.")
 def migrate_command() -> None:
-    """Bring the database to this botpool's schema, and show what was done.
+    """Migrate the database to this botpool's schema, and show what was done.
 
-    Also lets its pools be as the settings say. Safe at any time, and by several at once.
+    It also updates the pools to match the settings. You can run it at any time, even several at
+    once.
     """
     settings = start()
     applied = asyncio.run(_migrate(settings))
@@ -99,7 +107,7 @@ async def _migrate(settings: Settings) -> list[str]:
     check_engine(settings)
     async with open_database(settings) as database:
         applied = await migrate(database)
-        await Pool(Store(database), settings).configure()
+        await Pool(Store(database), settings).queue.configure()
     return applied
 
 
@@ -107,7 +115,7 @@ async def _migrate(settings: Settings) -> list[str]:
 def status(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show how many slots each platform has, in which status, and how many bots wait."""
+    """Show how many slots each platform has in each status, and how many bots wait."""
     settings = start()
     numbers = asyncio.run(_numbers(settings))
     if as_json:
@@ -119,7 +127,7 @@ def status(
 async def _numbers(settings: Settings) -> list[PoolNumbers]:
     async with open_database(settings) as database:
         await check_schema(database)
-        return await Pool(Store(database), settings).numbers()
+        return await Store(database).pools.numbers()
 
 
 def _table(numbers: Sequence[PoolNumbers]) -> Table:
@@ -133,12 +141,12 @@ def _table(numbers: Sequence[PoolNumbers]) -> Table:
     return table
 
 
-app.command("recover", short_help="Find what is stuck, and mend it.")(recover)
-app.command("doctor", short_help="Say what is wrong, and how to mend it.")(doctor)
+app.command("recover", short_help="Find bots and slots that are stuck, and recover them.")(recover)
+app.command("doctor", short_help="Check the installation, and say how to fix it.")(doctor)
 
 
 def main() -> None:
-    """Run the command line. What the operator must mend is one sentence and exit code 2."""
+    """Run the command line. If the operator must fix something: one sentence, exit code 2."""
     try:
         app()
     except SetupError as error:

@@ -1,4 +1,4 @@
-"""`botpool doctor`: what is wrong with this installation."""
+"""`botpool doctor`: finds what is wrong with this installation."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 import dataclasses
 import json
 from collections import Counter
-from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from botpool.engines.base import EngineName  # noqa: TC001 - Typer reads it
 from botpool.errors import SettingsInvalid
 from botpool.logs import configure_logs
 from botpool.settings import load_settings
@@ -26,24 +26,16 @@ if TYPE_CHECKING:
 _STYLES = {"ok": "green", "warning": "yellow", "problem": "bold red", "not checked": "dim"}
 
 
-class ExaminedEngine(StrEnum):
-    """An engine that can be examined."""
-
-    PROCESS = "process"
-    DOCKER = "docker"
-    COOLIFY = "coolify"
-
-
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     engine: Annotated[
-        ExaminedEngine | None,
-        typer.Option(help="Check this engine, in place of those that are used."),
+        EngineName | None,
+        typer.Option(help="Check this engine. By default, the engines that are in use."),
     ] = None,
 ) -> None:
-    """Check the database, the settings and the engines, and say how to mend what is wrong.
+    """Check the database, the settings and the engines, and say how to fix what is wrong.
 
-    Changes nothing. The exit code is 1 if there is a problem; warnings are none.
+    It changes nothing. The exit code is 1 if there is a problem, and 0 if there are only warnings.
     """
     findings = asyncio.run(_diagnose(engine))
     if as_json:
@@ -55,8 +47,8 @@ def doctor(
     raise typer.Exit(any(finding.result == "problem" for finding in findings))
 
 
-async def _diagnose(engine: ExaminedEngine | None) -> list[Finding]:
-    # Here, because it takes long to import, and no other command needs it.
+async def _diagnose(engine: EngineName | None) -> list[Finding]:
+    # Imported here because it takes long, and no other command needs it.
     from botpool.doctor import diagnose, unreadable_settings  # noqa: PLC0415
 
     try:
@@ -71,10 +63,10 @@ def _table(findings: Sequence[Finding]) -> Table:
     table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("check", max_width=16)
     table.add_column("result", max_width=8)
-    table.add_column("found, and how to mend it", overflow="fold")
+    table.add_column("found, and how to fix it", overflow="fold")
     for finding in findings:
         about = f"{finding.engine}: " if finding.engine else ""
-        # As it is: it may look like Rich's markup.
+        # As plain text: it may look like Rich's markup.
         found = Text(finding.found)
         if finding.mend:
             found.append(f"\n→ {finding.mend}", "bold")

@@ -1,4 +1,4 @@
-"""`botpool keys`: who may call the API."""
+"""`botpool keys`: the keys of the API."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from botpool.access import Access
+from botpool.access.keys import Keys
 from botpool.cli.start import start
 from botpool.states import Role
 from botpool.store import Store, check_schema, open_database
@@ -21,22 +21,22 @@ from botpool.store import Store, check_schema, open_database
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from botpool.models import ApiKey
+    from botpool.models.keys import ApiKey
 
-app = typer.Typer(name="keys", help="Make, list and revoke API keys.", no_args_is_help=True)
+app = typer.Typer(name="keys", help="Create, list and revoke API keys.", no_args_is_help=True)
 
 
 @app.command()
 def create(
-    name: Annotated[str, typer.Argument(help="What it is for, such as the caller's name.")],
+    name: Annotated[str, typer.Argument(help="What the key is for, such as the caller's name.")],
     role: Annotated[
-        Role, typer.Option(help="An admin sees and does all, a client its own bots.")
+        Role, typer.Option(help="An admin may do everything, a client may use its own bots.")
     ] = Role.CLIENT,
 ) -> None:
-    """Make a key and print it. It can't be shown again."""
+    """Create a key and print it. It can't be shown again."""
     key, secret = asyncio.run(_create(name, role))
     typer.echo(secret)
-    hint = f"This is key {key.id}, with the role {key.role}. It is not shown again: keep it."
+    hint = f"This is key {key.id}, with the role {key.role}. Keep it: it can't be shown again."
     typer.echo(hint, err=True)
 
 
@@ -56,35 +56,42 @@ def list_command(
 @app.command()
 def revoke(
     key_id: Annotated[
-        int, typer.Argument(metavar="ID", min=1, max=2**63 - 1, help="As the list shows it.")
+        int,
+        typer.Argument(
+            metavar="ID",
+            min=1,
+            max=2**63 - 1,
+            help="The key's id, as `botpool keys list` shows it.",
+        ),
     ],
 ) -> None:
-    """Let a key open nothing any more. Everywhere, it is dead within seconds."""
+    """Revoke a key. Every replica refuses it within seconds."""
     key = asyncio.run(_revoke(key_id))
     typer.echo(f"revoked key {key.id}: {key.name}")
 
 
 async def _create(name: str, role: Role) -> tuple[ApiKey, str]:
-    async with _opened() as access:
-        return await access.create_key(name, role)
+    async with _opened() as (_, keys):
+        return await keys.create(name, role)
 
 
 async def _list() -> list[ApiKey]:
-    async with _opened() as access:
-        return await access.list_keys()
+    async with _opened() as (store, _):
+        return await store.keys.all()
 
 
 async def _revoke(key_id: int) -> ApiKey:
-    async with _opened() as access:
-        return await access.revoke_key(key_id)
+    async with _opened() as (_, keys):
+        return await keys.revoke(key_id)
 
 
 @asynccontextmanager
-async def _opened() -> AsyncIterator[Access]:
+async def _opened() -> AsyncIterator[tuple[Store, Keys]]:
     settings = start()
     async with open_database(settings) as database:
         await check_schema(database)
-        yield Access(Store(database), settings)
+        store = Store(database)
+        yield store, Keys(store, settings)
 
 
 def _table(keys: Sequence[ApiKey]) -> Table:
@@ -96,7 +103,7 @@ def _table(keys: Sequence[ApiKey]) -> Table:
     for key in keys:
         table.add_row(
             str(key.id),
-            Text(key.name),  # as it is: it may look like Rich's markup
+            Text(key.name),  # as plain text: it may look like Rich's markup
             key.role,
             f"{key.prefix}…" if key.prefix else "",
             f"{key.created_at:%Y-%m-%d}",

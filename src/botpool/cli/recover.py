@@ -1,4 +1,4 @@
-"""`botpool recover`: look for what is stuck, by hand."""
+"""`botpool recover`: recover what is stuck, by hand."""
 
 from __future__ import annotations
 
@@ -27,14 +27,15 @@ _COLOURS = {Outcome.RECOVERED: "green", Outcome.FAILED: "red", Outcome.DELETED: 
 
 def recover(
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would be done, and do nothing.")
+        bool, typer.Option("--dry-run", help="Only show what would be done.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Find bots and slots that are stuck, do what is to be done about each, and show why.
+    """Find bots and slots that are stuck, recover them, and show why.
 
-    A running botpool does this every minute by itself. By hand, slots in error are tried again at
-    once, as if none of their recoveries had failed. Safe at any time, and by several at once.
+    A running botpool does this by itself every minute. This command also tries slots in error at
+    once, as if none of their recoveries had failed. You can run it at any time, even several at
+    once.
     """
     decisions = asyncio.run(_recover(dry_run=dry_run))
     counts = {outcome.value: count for outcome, count in counted(decisions).items()}
@@ -56,14 +57,14 @@ async def _recover(*, dry_run: bool) -> list[Decision]:
     async with open_database(settings) as database:
         await check_schema(database)
         store = Store(database)
-        installation = await store.get_installation()
+        installation = await store.installation.name()
         engines = make_engines(settings, installation)
         pool = Pool(store, settings)
         reconciler = Reconciler(store, pool, engines, settings, installation=installation)
         try:
             decisions = await reconciler.recover_once(dry_run=dry_run, by_hand=True)
             if not dry_run:
-                await reconciler.sync_once()
+                await reconciler.compare_once()
         finally:
             for engine in engines.values():
                 await engine.close()

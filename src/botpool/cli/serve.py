@@ -24,11 +24,11 @@ class ServeRole(StrEnum):
 
 
 async def serve(settings: Settings, role: ServeRole, *, stop_bots: bool) -> None:
-    """Run botpool until SIGINT or SIGTERM, or its terminal is closed.
+    """Run botpool until it gets SIGINT or SIGTERM, or its terminal is closed.
 
-    Either of the first two, again, ends it at once.
+    A second SIGINT or SIGTERM ends it at once.
     """
-    # Here, because it takes long to import, and no other command needs it.
+    # Imported here because it takes long, and no other command needs it.
     from botpool.serving import serving, stop_every_bot  # noqa: PLC0415
 
     stop = asyncio.Event()
@@ -42,7 +42,7 @@ async def serve(settings: Settings, role: ServeRole, *, stop_bots: bool) -> None
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, asked)
-    # A terminal that closes may say so twice. Under nohup it is to be ignored.
+    # A terminal that closes may send SIGHUP twice. Under nohup it has to be ignored.
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         loop.add_signal_handler(signal.SIGHUP, stop.set)
     try:
@@ -50,7 +50,7 @@ async def serve(settings: Settings, role: ServeRole, *, stop_bots: bool) -> None
             settings, api=role is not ServeRole.WORKER, worker=role is not ServeRole.API
         ) as served:
             if served.url is None:
-                _say("botpool works")
+                _say("botpool is running as a worker")
             else:
                 _say(f"botpool listens on {served.url}")
                 _say(f"sign in:  {served.url}/sign-in?key={quote(served.admin_key)}")
@@ -58,7 +58,7 @@ async def serve(settings: Settings, role: ServeRole, *, stop_bots: bool) -> None
             await stop.wait()
             if stop_bots:
                 _say("stopping every bot …")
-                _say(f"stopped {await stop_every_bot(served.pool, settings)}")
+                _say(f"stopped {await stop_every_bot(served.store, served.pool, settings)}")
             _say("shutting down …")
     except asyncio.CancelledError:
         _say("ended at once", err=True)
@@ -66,6 +66,6 @@ async def serve(settings: Settings, role: ServeRole, *, stop_bots: bool) -> None
 
 
 def _say(line: str, *, err: bool = False) -> None:
-    """Print a line. That nobody can read it, as in a closed terminal, changes nothing."""
+    """Print a line. A failure to print it, as on a closed terminal, is ignored."""
     with suppress(OSError):
         typer.echo(line, err=err)

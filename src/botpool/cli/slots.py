@@ -1,4 +1,4 @@
-"""`botpool slots`: taking over a pool that exists already."""
+"""`botpool slots`: take over an existing pool."""
 
 from __future__ import annotations
 
@@ -15,17 +15,23 @@ from rich.text import Text
 
 from botpool.cli.start import start
 from botpool.engines import make_engines
+from botpool.engines.base import EngineName
 from botpool.errors import SettingsInvalid
-from botpool.importing import ImportedApplication, Orders, Outcome, import_slots
+from botpool.importing import (
+    ImportedApplication,
+    Orders,
+    Outcome,
+    import_slots,
+)
 from botpool.pool import Pool
 from botpool.store import Store, check_schema, open_database
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from botpool.engines.coolify import CoolifyEngine
+    from botpool.engines.coolify.engine import CoolifyEngine
 
-app = typer.Typer(name="slots", help="Take over slots.", no_args_is_help=True)
+app = typer.Typer(name="slots", help="Take over an existing pool.", no_args_is_help=True)
 
 _COLOURS = {Outcome.IMPORTED: "green", Outcome.REMOVED: "red", Outcome.LEFT: "yellow"}
 
@@ -38,23 +44,23 @@ def _group() -> None:
 @app.command("import")
 def import_command(
     stop: Annotated[
-        bool, typer.Option("--stop", help="Import what runs as well, which stops it.")
+        bool, typer.Option("--stop", help="Import running applications too; this stops them.")
     ] = False,
     remove_duplicates: Annotated[
         bool,
         typer.Option(
-            "--remove-duplicates", help="Delete stopped applications whose name another has."
+            "--remove-duplicates", help="Delete stopped applications that share another's name."
         ),
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would be done, and do nothing.")
+        bool, typer.Option("--dry-run", help="Only show what would be done.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Make slots of the applications on Coolify that are named like slots: pool-zoom-007.
+    """Turn applications on Coolify that are named like slots, such as pool-zoom-007, into slots.
 
-    Whatever stands before `pool-` doesn't matter. Stop the system that used them first. Each is
-    idle as soon as a running botpool has proved it stopped. Safe to run again.
+    The name may have a prefix before `pool-`. Stop the system that used the applications first.
+    Each slot is idle once a running botpool has proved it stopped. You can run this again.
     """
     orders = Orders(stop=stop, remove_duplicates=remove_duplicates, dry_run=dry_run)
     told = asyncio.run(_import(orders))
@@ -62,7 +68,7 @@ def import_command(
         typer.echo(json.dumps([dataclasses.asdict(row) for row in told], indent=2))
         return
     if not told:
-        typer.echo("there is no application that is named like a slot")
+        typer.echo("no application is named like a slot")
         return
     Console().print(_table(told))
     outcomes = Counter(row.outcome for row in told)
@@ -75,15 +81,17 @@ async def _import(orders: Orders) -> list[ImportedApplication]:
     async with open_database(settings) as database:
         await check_schema(database)
         store = Store(database)
-        engines = make_engines(settings, await store.get_installation())
-        if "coolify" not in engines:
+        engines = make_engines(settings, await store.installation.name())
+        if EngineName.COOLIFY not in engines:
             raise SettingsInvalid(
-                "BOTPOOL_COOLIFY_API_URL must be set: slots are imported from it."
+                "BOTPOOL_COOLIFY_API_URL must be set: slots are imported from Coolify."
             )
         pool = Pool(store, settings)
-        await pool.configure()
+        await pool.queue.configure()
         try:
-            return await import_slots(pool, cast("CoolifyEngine", engines["coolify"]), orders)
+            return await import_slots(
+                store, pool, cast("CoolifyEngine", engines[EngineName.COOLIFY]), orders
+            )
         finally:
             for engine in engines.values():
                 await engine.close()

@@ -11,10 +11,10 @@ _log: structlog.stdlib.BoundLogger = structlog.get_logger("botpool")
 
 
 def start(**given: str | int) -> Settings:
-    """Read the settings and set up the logs. Warns of variables that look like settings."""
+    """Read the settings and set up the logs. Warns of variables that only look like settings."""
     settings = load_settings(**given)
     configure_logs(settings.log_level, settings.log_format)
     for name, meant in unknown_variables().items():
-        hint = f": is {meant} meant?" if meant else ""
-        _log.warning(f"{name} is no setting of botpool{hint}")
+        hint = f": did you mean {meant}?" if meant else ""
+        _log.warning(f"{name} is not a botpool setting{hint}")
     return settings

@@ -1,6 +1,6 @@
-"""What is wrong with an installation of botpool, and how to mend it. Nothing is changed."""
+"""Finds what is wrong with an installation of botpool, and how to fix it. Changes nothing."""
 
-from botpool.doctor.diagnosis import ENGINES, diagnose, unreadable_settings
+from botpool.doctor.diagnosis import diagnose, unreadable_settings
 from botpool.doctor.findings import Finding, Result
 
-__all__ = ["ENGINES", "Finding", "Result", "diagnose", "unreadable_settings"]
+__all__ = ["Finding", "Result", "diagnose", "unreadable_settings"]

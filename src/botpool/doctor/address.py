@@ -1,4 +1,4 @@
-"""The address that containers call botpool by: whether they can, and whether botpool answers."""
+"""The URL at which containers reach botpool: whether they can, and whether botpool answers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from urllib.parse import SplitResult, urlsplit
 
 import httpx
 
-from botpool.engines.docker import docker_hosts
+from botpool.engines.base import EngineName
+from botpool.engines.docker.engine import docker_hosts
 from botpool.errors import SettingsInvalid
 
 if TYPE_CHECKING:
@@ -19,42 +20,42 @@ if TYPE_CHECKING:
     from botpool.settings import Settings
 
 GATEWAY = "host.docker.internal"
-"""What containers on a bridge call their machine by."""
+"""The name by which containers on a bridge reach their machine."""
 
 _ANSWER_SECONDS = 5.0
 _HEALTHY = {"status": "ok"}
 
 
 async def examine_address(report: Report, settings: Settings) -> None:
-    """Look at the address itself, and ask there for botpool's health."""
+    """Check the URL itself, and whether botpool answers there."""
     async with report.check("address") as check:
         url = _read(settings)
         if url is None:
             check.problem(
-                f"{_source(settings)} gives no http(s) address",
-                "Set BOTPOOL_PUBLIC_URL to one, such as https://botpool.example.",
+                f"{_source(settings)} can't be made into an http(s) URL",
+                "Set BOTPOOL_PUBLIC_URL to a URL such as https://botpool.example.",
             )
             return
         await _ask(check, url)
 
 
 async def examine_way(report: Report, settings: Settings, engine: str) -> None:
-    """Look whether containers of an engine can reach the address."""
+    """Check whether containers of an engine can reach the URL."""
     async with report.check("address") as check:
         url = _read(settings)
         if url is None:
-            return  # that was said already
+            return  # already reported
         local = is_local(url.hostname or "")
-        if engine == "coolify":
+        if engine == EngineName.COOLIFY:
             if local:
                 check.problem(
                     _unreachable(url, settings),
-                    "Set BOTPOOL_PUBLIC_URL to an address that Coolify's servers can reach, such"
-                    " as https://botpool.example.",
+                    "Set BOTPOOL_PUBLIC_URL to a URL that Coolify's servers can reach, such as"
+                    " https://botpool.example.",
                 )
             else:
                 check.ok(f"Containers call {shown(url)}")
-        elif engine == "docker":
+        elif engine == EngineName.DOCKER:
             _check_docker(check, url, settings)
 
 
@@ -71,8 +72,8 @@ def _check_docker(check: Check, url: SplitResult, settings: Settings) -> None:
         )
     elif url.hostname == GATEWAY and is_loopback(settings.host):
         check.warning(
-            f"Containers call {shown(url)}, and botpool listens on {settings.host} only",
-            "Set BOTPOOL_HOST=0.0.0.0, or to the address of Docker's bridge.",
+            f"Containers call {shown(url)}, but botpool only listens on {settings.host}",
+            "Set BOTPOOL_HOST to 0.0.0.0, or to the address of Docker's bridge.",
         )
     else:
         check.ok(f"Containers call {shown(url)}")
@@ -90,20 +91,20 @@ def _docker_is_here(settings: Settings) -> bool:
 
 async def _ask(check: Check, url: SplitResult) -> None:
     if url.port == 0:
-        check.not_checked("botpool takes a free port when it starts")
+        check.not_checked("botpool picks a free port when it starts")
         return
     if url.hostname == GATEWAY:
-        check.not_checked(f"{GATEWAY} is a name for containers only")
+        check.not_checked(f"Only containers can resolve {GATEWAY}")
         return
-    start = "Start botpool with `botpool serve`, or mend BOTPOOL_PUBLIC_URL."
+    start = "Start botpool with `botpool serve`, or correct BOTPOOL_PUBLIC_URL."
     try:
-        # Without the proxies of this environment, which containers don't have.
+        # Without this environment's proxies: containers don't have them.
         async with httpx.AsyncClient(
             timeout=_ANSWER_SECONDS, trust_env=False, verify=ssl.create_default_context()
         ) as client:
             answer = await client.get(f"{shown(url)}/healthz")
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        check.warning(f"{shown(url)} doesn't answer here: {reason(error)}", start)
+        check.warning(f"{shown(url)} doesn't answer: {reason(error)}", start)
         return
     try:
         healthy = answer.is_success and answer.json() == _HEALTHY
@@ -113,23 +114,23 @@ async def _ask(check: Check, url: SplitResult) -> None:
         check.ok(f"botpool answers at {shown(url)}")
     else:
         check.warning(
-            f"Something else than botpool answers at {shown(url)}: {answer.status_code}"
+            f"Something other than botpool answers at {shown(url)}: {answer.status_code}"
             f" {answer.headers.get('content-type', '')}",
             start,
         )
 
 
 def reason(error: BaseException) -> str:
-    """Why a server can't be talked to, in few words."""
+    """Why a server can't be reached, in a few words."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, socket.gaierror):
-            return "its name is not known here"
+            return "its name can't be resolved"
         if isinstance(cause, ConnectionRefusedError):
-            return "the connection is refused"
+            return "connection refused"
         if isinstance(cause, ssl.SSLError):
             words = getattr(cause, "verify_message", "") or cause.reason or str(cause)
-            return f"TLS fails, {words}"
+            return f"TLS error, {words}"
         cause = cause.__cause__ or cause.__context__
     if isinstance(error, httpx.TimeoutException):
         return "no answer in time"
@@ -137,14 +138,14 @@ def reason(error: BaseException) -> str:
 
 
 def shown(url: SplitResult) -> str:
-    """An address without a user or password, or what else doesn't belong there."""
+    """A URL without user, password, query or fragment."""
     host = f"[{url.hostname}]" if ":" in (url.hostname or "") else url.hostname
     port = "" if url.port is None else f":{url.port}"
     return f"{url.scheme}://{host}{port}{url.path.rstrip('/')}"
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can mean itself by it."""
+    """Whether this is a loopback name or address."""
     if host == "localhost" or host.endswith(".localhost"):
         return True
     try:
@@ -154,7 +155,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_local(host: str) -> bool:
-    """Whether it is a loopback address or no address at all, such as 0.0.0.0."""
+    """Whether this is a loopback address or an unspecified one, such as 0.0.0.0."""
     try:
         return is_loopback(host) or ip_address(host).is_unspecified
     except ValueError:
@@ -164,7 +165,7 @@ def is_local(host: str) -> bool:
 def _read(settings: Settings) -> SplitResult | None:
     try:
         url = urlsplit(settings.runtime_url)
-        _ = url.port  # it raises if it is none
+        _ = url.port  # raises if it is not a port
     except ValueError:
         return None
     return url if url.scheme in {"http", "https"} and url.hostname else None

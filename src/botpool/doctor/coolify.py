@@ -1,4 +1,4 @@
-"""The engine `coolify`: from its address to the settings of its servers."""
+"""The engine `coolify`: from its URL to the settings of its servers."""
 
 from __future__ import annotations
 
@@ -7,12 +7,17 @@ from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
-from botpool.doctor.coolify_access import NEW_TOKEN, Access, Reader, examine_access
+from botpool.doctor.coolify_access import (
+    NEW_TOKEN,
+    Access,
+    Reader,
+    examine_access,
+)
 from botpool.doctor.coolify_servers import examine_servers
 from botpool.doctor.hosts import examine_lost_slots, examine_room
-from botpool.engines.coolify_settings import coolify_api, coolify_engine, coolify_servers
-from botpool.engines.coolify_wire import Environment, version_number
-from botpool.meetings import read_platform
+from botpool.engines.coolify.settings import coolify_api, coolify_engine, coolify_servers
+from botpool.engines.coolify.wire import Environment, version_number
+from botpool.models.slots import slot_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,20 +26,20 @@ if TYPE_CHECKING:
 
     from botpool.doctor.database import Known
     from botpool.doctor.findings import Report
-    from botpool.engines.coolify import SlotLike
-    from botpool.engines.coolify_api import CoolifyApi
-    from botpool.engines.coolify_wire import Application
+    from botpool.engines.coolify.api import CoolifyApi
+    from botpool.engines.coolify.engine import SlotLike
+    from botpool.engines.coolify.wire import Application
     from botpool.settings import Settings
 
 _MAJOR = 4
 _LACKS = (
-    ("4.0.0-beta.429", "variables of a slot are for its build as well", False),
+    ("4.0.0-beta.429", "a slot's variables are also visible to its build", False),
     ("4.0.0-beta.436", "a deployment under way can't be cancelled", False),
-    ("4.0.0-beta.453", "every stop throws the image away, so each bot waits for a pull", True),
+    ("4.0.0-beta.453", "every stop deletes the image, so each bot waits for a pull", True),
     ("4.0.0-beta.454", "each slot gets a public domain", False),
     ("4.0.0-beta.467", "a stop can't be told to keep images", False),
 )
-"""The first version of what botpool wants, what is so before it, and whether it can't be borne."""
+"""A version, what was missing or wrong before it, and whether that is a problem."""
 
 _SHOWN = 5
 
@@ -57,9 +62,9 @@ async def examine_coolify(
     known: Known | None,
     transport: httpx.AsyncBaseTransport | None = None,
 ) -> None:
-    """Look at Coolify as far as the token opens it. Nothing is made or changed there."""
+    """Check Coolify as far as the token allows. Creates and changes nothing there."""
     servers: dict[str, str | None] = {}
-    async with report.check("server", "Mend BOTPOOL_COOLIFY_SERVER_UUID."):
+    async with report.check("server", "Correct BOTPOOL_COOLIFY_SERVER_UUID."):
         servers = coolify_servers(settings)
     api: CoolifyApi | None = None
     token = settings.coolify_api_token
@@ -93,11 +98,12 @@ async def _examine_limit(report: Report, settings: Settings, access: Access) -> 
         if access.limit is None:
             return
         ours = settings.coolify_requests_per_minute
-        found = f"Coolify takes {access.limit} requests a minute, and botpool makes up to {ours}"
+        found = f"Coolify allows {access.limit} requests a minute, botpool sends up to {ours}"
         if access.limit < ours:
             check.warning(
                 found,
-                f"Set BOTPOOL_COOLIFY_REQUESTS_PER_MINUTE={access.limit}, or raise Coolify's.",
+                f"Set BOTPOOL_COOLIFY_REQUESTS_PER_MINUTE={access.limit}, or raise Coolify's"
+                " limit.",
             )
         else:
             check.ok(found)
@@ -113,10 +119,10 @@ async def _examine_version(report: Report, version: str) -> None:
                 f"{version} is old: {'; '.join(what for _, what, _ in lacks)}",
                 f"Update Coolify to {lacks[-1][0]} or later.",
             )
-        elif number[0] != _MAJOR:
+        elif number.major != _MAJOR:
             check.warning(
-                f"botpool knows Coolify {_MAJOR}, and this is {version}",
-                "Look whether there is a newer botpool.",
+                f"botpool supports Coolify {_MAJOR}, but this is {version}",
+                "Check whether there is a newer botpool.",
             )
         else:
             check.ok(version)
@@ -126,13 +132,13 @@ async def _examine_project(report: Report, settings: Settings, reader: Reader) -
     wanted = settings.coolify_project_uuid
     setting = "BOTPOOL_COOLIFY_PROJECT_UUID"
     project: _Project | None = None
-    async with report.check("project", f"Mend {setting}.") as check:
+    async with report.check("project", f"Correct {setting}.") as check:
         projects = await reader.read("/projects", _PROJECTS) or []
         there = _some([f"{each.uuid} ({each.name})" for each in projects])
         if wanted is None:
-            check.problem(f"{setting} is not set. There are {there}", f"Set {setting}.")
+            check.problem(f"{setting} is not set. Projects: {there}", f"Set {setting}.")
         elif wanted not in {each.uuid for each in projects}:
-            check.problem(f"There is no project {wanted}. There are {there}", f"Mend {setting}.")
+            check.problem(f"There is no project {wanted}. Projects: {there}", f"Correct {setting}.")
         else:
             project = await reader.read(f"/projects/{wanted}", _PROJECT)
             check.ok(f"{wanted} ({project.name if project else ''})")
@@ -145,8 +151,8 @@ async def _examine_project(report: Report, settings: Settings, reader: Reader) -
             check.ok(name)
         else:
             check.problem(
-                f"The project has no environment {name}: it has {_some(names)}",
-                "Mend BOTPOOL_COOLIFY_ENVIRONMENT_NAME.",
+                f"The project has no environment {name}. Environments: {_some(names)}",
+                "Correct BOTPOOL_COOLIFY_ENVIRONMENT_NAME.",
             )
 
 
@@ -162,7 +168,7 @@ async def _examine_names(
     known: Known | None,
     transport: httpx.AsyncBaseTransport | None,
 ) -> None:
-    """Look for applications that are named like slots, and should not be there."""
+    """Look for applications that are named like slots but don't belong to this botpool."""
     async with report.check("applications") as check:
         engine = coolify_engine(settings, "doctor", transport)
         try:
@@ -175,14 +181,14 @@ async def _examine_names(
         twice = [f"{name} ({', '.join(uuids)})" for name, uuids in named.items() if len(uuids) > 1]
         if twice:
             check.warning(
-                f"Several applications have the name of one slot: {_some(twice)}",
-                "`botpool slots import --remove-duplicates` deletes those that are not used.",
+                f"Several applications share the name of one slot: {_some(twice)}",
+                "Run `botpool slots import --remove-duplicates` to delete the unused ones.",
             )
         if known is None:
             check.not_checked(f"{len(found)} are named like slots; the database was not read")
             return
         ours = {slot.container_ref for slot in known.slots}
-        # One without a reference may be in the making.
+        # The container of a slot without a reference may be just being created.
         making = {slot.slot_name for slot in known.slots if slot.container_ref is None}
         strange = [
             f"{like.application.name} ({like.container.ref})"
@@ -191,19 +197,19 @@ async def _examine_names(
         ]
         if strange:
             check.warning(
-                f"{len(strange)} are named like slots, and not of this botpool: {_some(strange)}",
-                "`botpool slots import` takes them over. Leave them alone if they are another"
-                " botpool's.",
+                f"{len(strange)} are named like slots but are not this botpool's: {_some(strange)}",
+                "Run `botpool slots import` to take them over. Leave them alone if they belong to"
+                " another botpool.",
             )
         elif not twice:
-            check.ok(f"{len(found)} named like slots, none of them strange")
+            check.ok(f"{len(found)} named like slots, none of them foreign")
 
 
 def _slot_name(like: SlotLike) -> str:
-    return f"pool-{read_platform(like.platform)}-{like.number:03}"
+    return slot_name(*like.named)
 
 
 def _some(what: Sequence[str]) -> str:
-    """The first of them, and how many more there are."""
+    """The first few of them, and how many more there are."""
     more = f" and {len(what) - _SHOWN} more" if len(what) > _SHOWN else ""
     return (", ".join(what[:_SHOWN]) or "none") + more

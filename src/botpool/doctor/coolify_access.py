@@ -1,4 +1,4 @@
-"""Whether Coolify's API opens: its address, its token, and what that may do."""
+"""Access to Coolify's API: its URL, its token, and what the token may do."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from botpool.errors import EngineUnavailable
 
 if TYPE_CHECKING:
     from botpool.doctor.findings import Check, Report
-    from botpool.engines.coolify_api import CoolifyApi
+    from botpool.engines.coolify.api import CoolifyApi
 
 _Answer = TypeVar("_Answer")
 
 NOWHERE = "botpool-doctor"
-"""The uuid of an application that there is not."""
+"""The uuid of an application that doesn't exist."""
 
 _ANSWER_SECONDS = 10.0
 _LONGEST_WORDS = 200
 _VERSION = re.compile(r"v?\d+\.\d+[\w.+-]{0,40}")
 _MEND_ADDRESS = (
-    "Set BOTPOOL_COOLIFY_API_URL to Coolify's address as in the browser, without a path."
+    "Set BOTPOOL_COOLIFY_API_URL to the address that you open Coolify with, without a path."
 )
-NEW_TOKEN = (  # what to do about one, not one itself
-    "Make a token with read, write and deploy under Keys & Tokens in Coolify, and set it whole,"  # noqa: S105
-    " with its number: BOTPOOL_COOLIFY_API_TOKEN='1|…'."
+NEW_TOKEN = (  # advice about a token, not a token
+    "Create a token with read, write and deploy under Keys & Tokens in Coolify, and set all of it,"  # noqa: S105
+    " including its number: BOTPOOL_COOLIFY_API_TOKEN='1|…'."
 )
 _TRIALS = {
     "write": ("PATCH", f"/applications/{NOWHERE}"),
@@ -40,10 +40,10 @@ _TRIALS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """What the token opens.
+    """What the token allows.
 
-    `version` is Coolify's, None if the token may not read. `limit` is how many requests it takes
-    in a minute, None if it doesn't tell.
+    `version` is Coolify's version, None if the token may not read. `limit` is how many requests
+    Coolify allows in a minute, None if it doesn't say.
     """
 
     version: str | None
@@ -51,7 +51,7 @@ class Access:
 
 
 class Reader:
-    """Reads from Coolify: one try each, and the answer as it is."""
+    """Reads from Coolify: one try for each call, and the answer unchanged."""
 
     def __init__(self, url: str, token: str, transport: httpx.AsyncBaseTransport | None) -> None:
         base = url.rstrip("/")
@@ -67,7 +67,7 @@ class Reader:
         return await self._client.get(f"{self.base}{path}")
 
     async def read(self, path: str, shape: TypeAdapter[_Answer]) -> _Answer | None:
-        """What is there, None if nothing is. Raises `EngineUnavailable` if that can't be told."""
+        """What is at a path, None if nothing is. Raises `EngineUnavailable` if that is unknown."""
         try:
             answer = await self.get(path)
         except httpx.HTTPError as error:
@@ -89,7 +89,10 @@ class Reader:
 
 
 async def examine_access(report: Report, reader: Reader, api: CoolifyApi) -> Access | None:
-    """Knock, and try what the token may do, on what is not there. None if nothing opens."""
+    """Check the URL and the token, and try what the token may do. None if there is no access.
+
+    The trials are made on an application that doesn't exist.
+    """
     access = None
     async with report.check("access", _MEND_ADDRESS) as check:
         try:
@@ -105,25 +108,26 @@ async def examine_access(report: Report, reader: Reader, api: CoolifyApi) -> Acc
 
 
 def _check_answer(check: Check, answer: httpx.Response) -> Access | None:
-    """What the answer to `/version` tells. By its words, for Coolify has but one status for all."""
+    """Judge the answer to `/version`. By its words: Coolify uses one status for several causes."""
     said = words(answer)
     where = shown(urlsplit(str(answer.url))).removesuffix("/api/v1/version")
     if answer.is_redirect:
         target = shown(urlsplit(str(answer.next_request.url))) if answer.next_request else "nowhere"
-        check.problem(f"{where} leads on to {target}", _MEND_ADDRESS)
+        check.problem(f"{where} redirects to {target}", _MEND_ADDRESS)
     elif answer.status_code == httpx.codes.UNAUTHORIZED:
         check.problem("The token is not valid: it is mistyped, revoked or expired", NEW_TOKEN)
     elif answer.status_code == httpx.codes.FORBIDDEN:
         return _check_refusal(check, said, answer)
     elif answer.status_code == httpx.codes.TOO_MANY_REQUESTS:
         check.warning(
-            "Coolify takes no more requests of this user for now",
-            "Wait a minute, and run this again. If it stays so, see what else uses this user.",
+            "Coolify's rate limit for this user is used up",
+            "Wait a minute and run this again. If it happens again, find out what else uses this"
+            " user's tokens.",
         )
     elif answer.is_server_error:
-        check.problem(f"Coolify answers {answer.status_code}: {said}", "See Coolify's own logs.")
+        check.problem(f"Coolify answers {answer.status_code}: {said}", "Read Coolify's own logs.")
     elif answer.is_success and (version := _VERSION.fullmatch(answer.text.strip().strip('"'))):
-        check.ok(f"{where} answers, and takes the token")
+        check.ok(f"{where} answers and accepts the token")
         return Access(version=version[0], limit=_limit(answer))
     else:
         check.problem(f"What answers at {where} is not Coolify's API", _MEND_ADDRESS)
@@ -133,15 +137,15 @@ def _check_answer(check: Check, answer: httpx.Response) -> Access | None:
 def _check_refusal(check: Check, said: str, answer: httpx.Response) -> Access | None:
     if "API is disabled" in said:
         check.problem(
-            "Coolify's API is off", "Turn it on in Coolify: Settings, Advanced, API Access."
+            "Coolify's API is turned off", "Turn it on in Coolify: Settings, Advanced, API Access."
         )
     elif "not allowed to access the API" in said:
         check.problem(
-            "Coolify's API doesn't take requests from this machine's address",
+            "Coolify's API doesn't accept requests from this machine's address",
             "Add the address to the allowed IPs in Coolify: Settings, Advanced.",
         )
     elif "Missing required permission" in said:
-        check.ok("The token is known")
+        check.ok("Coolify accepts the token")
         return Access(version=None, limit=_limit(answer))
     else:
         check.problem(f"Coolify answers 403: {said}", NEW_TOKEN)
@@ -176,6 +180,6 @@ def words(answer: httpx.Response) -> str:
     try:
         said = answer.json()
     except ValueError:
-        return "no JSON"
+        return "not JSON"
     message = said.get("message") if isinstance(said, dict) else None
     return str(message or "nothing more")[:_LONGEST_WORDS]

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter
 
-from botpool.engines.coolify_wire import Destination, ServerSettings, version_number
+from botpool.engines.coolify.wire import Destination, ServerSettings, version_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from botpool.doctor.coolify_access import Reader
     from botpool.doctor.findings import Check, Report
-    from botpool.engines.coolify_api import CoolifyApi
-    from botpool.engines.coolify_wire import Application, Server
+    from botpool.engines.coolify.api import CoolifyApi
+    from botpool.engines.coolify.wire import Application, Server
     from botpool.settings import Settings
 
 _DESTINATIONS = TypeAdapter(list[Destination])
@@ -33,12 +33,12 @@ async def examine_servers(
     listed: Sequence[Application] | None,
     version: str,
 ) -> None:
-    """Look at each server that the settings name, with its destination. `listed` may be missing."""
+    """Check each server that the settings name, and its destination. `listed` may be missing."""
     there: dict[str, Server] = {}
     async with report.check("server") as check:
         there = {server.uuid: server for server in await api.servers()}
         if not servers:
-            check.not_checked(f"There are {_names(there.values())}", f"Set {_SETTING}.")
+            check.not_checked(f"Servers: {_names(there.values())}", f"Set {_SETTING}.")
         for uuid in servers:
             _check_server(check, uuid, there.get(uuid), _names(there.values()))
     for uuid, destination in servers.items():
@@ -50,22 +50,22 @@ async def examine_servers(
 
 def _check_server(check: Check, uuid: str, server: Server | None, names: str) -> None:
     if server is None:
-        check.problem(f"There is no server {uuid}. There are {names}", f"Mend {_SETTING}.")
+        check.problem(f"There is no server {uuid}. Servers: {names}", f"Correct {_SETTING}.")
         return
     inner = server.settings or ServerSettings()
     name = f"{server.name} ({uuid})"
     if False in {server.is_reachable, inner.is_reachable}:
         check.problem(
             f"Coolify can't reach {name}",
-            "Look at the server and its SSH key in Coolify, and validate it there.",
+            "Check the server and its SSH key in Coolify, and validate it there.",
         )
     elif False in {server.is_usable, inner.is_usable}:
         check.problem(
-            f"Coolify can reach {name}, and not use it",
-            "Validate the server in Coolify, which installs Docker there.",
+            f"Coolify can reach {name}, but can't use it",
+            "Validate the server in Coolify. That installs Docker there.",
         )
     else:
-        check.ok(f"{name} can be reached and used")
+        check.ok(f"Coolify can reach and use {name}")
 
 
 async def _examine_destination(
@@ -75,8 +75,11 @@ async def _examine_destination(
     wanted: str | None,
     listed: Sequence[Application] | None,
 ) -> None:
-    """Newer Coolifys list destinations. Older ones show those that applications are on."""
-    async with report.check("destination", f"Mend {_DESTINATION}.") as check:
+    """Check a server's destination.
+
+    Newer versions of Coolify list destinations; older ones only show those that applications use.
+    """
+    async with report.check("destination", f"Correct {_DESTINATION}.") as check:
         told = await reader.read(f"/servers/{server.uuid}/destinations", _DESTINATIONS)
         whole = told is not None
         if told is None:
@@ -97,13 +100,13 @@ async def _examine_destination(
             )
         elif wanted is not None and (wanted in elsewhere or (whole and wanted not in found)):
             check.problem(
-                f"{wanted} is no destination of {server.name}, which has {names}",
-                f"Mend {_DESTINATION}.",
+                f"{wanted} is not a destination of {server.name}. Destinations: {names}",
+                f"Correct {_DESTINATION}.",
             )
         elif wanted in found or (wanted is None and whole):
             check.ok(f"{server.name}: {wanted or names}")
         else:
-            check.not_checked(f"Coolify doesn't tell the destinations of {server.name}")
+            check.not_checked(f"Coolify doesn't list the destinations of {server.name}")
 
 
 async def _examine_settings(
@@ -117,19 +120,19 @@ async def _examine_settings(
         builds = found.concurrent_builds
         if builds is not None and builds < ours:
             check.warning(
-                f"{server.name} runs {builds}, and botpool starts {ours}: the others queue there",
-                f"Set the concurrent builds of the server to {ours} in Coolify, or"
+                f"{server.name} runs {builds} at a time, but botpool starts {ours}: the rest queue",
+                f"Set the server's concurrent builds to {ours} in Coolify, or set"
                 f" BOTPOOL_MAX_CONCURRENT_DEPLOYMENTS={builds}.",
             )
         elif builds is not None:
-            check.ok(f"{server.name} runs {builds}, and botpool starts {ours}")
+            check.ok(f"{server.name} runs {builds} at a time, botpool starts {ours}")
     async with report.check("deployment queue") as check:
         limit = found.deployment_queue_limit
         if limit is not None and limit < ours:
             check.warning(
-                f"{server.name} queues {limit}, and botpool starts {ours}: some would get lost, and"
-                " be tried again",
-                f"Set the deployment queue limit of the server to {ours} or more in Coolify.",
+                f"{server.name} queues {limit}, but botpool starts {ours} at a time: some starts"
+                " would be lost and tried again",
+                f"Set the server's deployment queue limit to {ours} or more in Coolify.",
             )
         elif limit is not None:
             check.ok(f"{server.name} queues up to {limit}")
@@ -138,11 +141,11 @@ async def _examine_settings(
 
 
 def _check_cleanup(check: Check, name: str, found: ServerSettings, version: str) -> None:
-    """A clean-up removes what no container uses, and the image of an idle pool is that.
+    """Check whether clean-ups delete the pool's image: an idle pool doesn't use it.
 
-    It comes on schedule (forced) or when the disk is full beyond the threshold, and up to beta.466
-    with every stop as well. Since beta.453 it leaves the images of applications alone, unless that
-    retention is off.
+    A clean-up runs on a schedule (if forced), when the disk is fuller than the threshold, and up to
+    beta.466 with every stop. Since beta.453 it keeps the images of applications, unless that
+    retention is turned off.
     """
     number = version_number(version)
     keeps = number >= _KEEPS_IMAGES_SINCE and not found.disable_application_image_retention
@@ -160,7 +163,7 @@ def _check_cleanup(check: Check, name: str, found: ServerSettings, version: str)
     mend = "Turn off `Disable application image retention` in the server's Docker Cleanup."
     if number < _KEEPS_IMAGES_SINCE:
         mend = "Update Coolify to 4.0.0-beta.453 or later, which keeps the images of applications."
-    check.warning(f"{name} throws the image away, {', '.join(when)}", mend)
+    check.warning(f"{name} deletes the image {', '.join(when)}", mend)
 
 
 def _server(destination: Destination) -> str | None:

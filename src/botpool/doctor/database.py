@@ -1,4 +1,4 @@
-"""The database: whether it answers, is new enough, and has the schema of this botpool."""
+"""The database: whether it answers, is new enough, and has the schema that this botpool needs."""
 
 from __future__ import annotations
 
@@ -8,40 +8,42 @@ from typing import TYPE_CHECKING
 from botpool.doctor.folders import check_disk, why_not_writable
 from botpool.errors import DatabaseTooOld, SchemaTooNew
 from botpool.store import Store, check_schema, open_database
-from botpool.store.database import MINIMUM_VERSION
+from botpool.store.postgres.database import MINIMUM_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from botpool.doctor.findings import Report
-    from botpool.models import Slot
+    from botpool.models.slots import Slot
     from botpool.settings import Settings
     from botpool.states import Platform
     from botpool.store import Database
 
 _SECONDS = 30.0
 _READ_SECONDS = 10.0
-_ELSEWHERE = "Set BOTPOOL_DATA_DIR to a folder that can be written to."
-_MIGRATE = "Run `botpool migrate`, or start botpool, which does so first."
-_MAKE_ROOM = "Make room, or set BOTPOOL_DATA_DIR to a folder on another disk."
-_LOOK = "Look at postgres.log in the data folder, or set BOTPOOL_DATABASE_URL to a server."
-_REACH = "Start the server, or mend BOTPOOL_DATABASE_URL: postgresql://user:password@host/database"
+_ELSEWHERE = "Set BOTPOOL_DATA_DIR to a folder that this user can write to."
+_MIGRATE = "Run `botpool migrate`, or start botpool, which migrates first."
+_MAKE_ROOM = "Free some space, or set BOTPOOL_DATA_DIR to a folder on another disk."
+_LOOK = "Read postgres.log in the data folder, or set BOTPOOL_DATABASE_URL to a server."
+_REACH = (
+    "Start the server, or correct BOTPOOL_DATABASE_URL: postgresql://user:password@host/database"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """What the database tells of this botpool."""
+    """What the database knows about this botpool."""
 
     slots: Sequence[Slot]
     used: frozenset[Platform]
-    """The platforms that have slots, or bots that wait."""
+    """The platforms that have slots or waiting bots."""
 
 
 async def examine_database(report: Report, settings: Settings) -> Known | None:
-    """Look at the data folder and the database. None if it could not be read.
+    """Check the data folder and the database. None if the database could not be read.
 
-    An embedded PostgreSQL that doesn't run is started, and stopped again. One that was never
-    made is not made.
+    An embedded PostgreSQL that doesn't run is started, and stopped again. If there is none yet,
+    none is created.
     """
     usable = False
     async with report.check("data folder", _ELSEWHERE) as check:
@@ -55,15 +57,15 @@ async def examine_database(report: Report, settings: Settings) -> Known | None:
     advice = _LOOK if embedded else _REACH
     async with report.check("database", advice, seconds=_SECONDS) as check:
         if embedded and not usable:
-            check.not_checked("An embedded PostgreSQL needs the data folder.")
+            check.not_checked("The embedded PostgreSQL needs the data folder")
             return None
         if embedded and not (settings.data_dir / "postgres" / "PG_VERSION").exists():
-            check.ok("An embedded PostgreSQL, which the first start of botpool makes")
+            check.ok("An embedded PostgreSQL; botpool creates it when it first starts")
             return Known(slots=(), used=frozenset())
         try:
             async with open_database(settings, max_connections=1) as database:
                 (row,) = await database.fetch("SHOW server_version")
-                where = f"embedded in {settings.data_dir}" if embedded else "that of the settings"
+                where = f"embedded in {settings.data_dir}" if embedded else "BOTPOOL_DATABASE_URL"
                 check.ok(f"PostgreSQL {row['server_version']}, {where}")
                 return await _read(report, database)
         except DatabaseTooOld as error:
@@ -80,8 +82,8 @@ async def _read(report: Report, database: Database) -> Known | None:
             return None
         check.ok("Up to date")
         store = Store(database)
-        slots = await store.list_slots()
-        numbers = await store.pool_numbers()
+        slots = await store.slots.all()
+        numbers = await store.pools.numbers()
         used = frozenset(row.platform for row in numbers if row.total or row.queued)
         return Known(slots=slots, used=used)
     return None

@@ -13,6 +13,7 @@ from botpool.doctor.docker import examine_docker
 from botpool.doctor.findings import Finding, Report, Result
 from botpool.doctor.images import examine_images
 from botpool.doctor.process import examine_process
+from botpool.engines.base import EngineName
 from botpool.settings import unknown_variables
 
 if TYPE_CHECKING:
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
     from botpool.errors import SettingsInvalid
     from botpool.settings import Settings
 
-ENGINES = ("process", "docker", "coolify")
-"""The engines that can be examined."""
-
 _SECONDS = 60.0
 """How long all checks of an engine may take together."""
 
@@ -37,10 +35,10 @@ async def diagnose(
     *,
     coolify_transport: httpx.AsyncBaseTransport | None = None,
 ) -> list[Finding]:
-    """Check the database, the settings, and the engines that are used; or `engine` instead.
+    """Check the database, the settings, and the engines in use, or only `engine`.
 
-    Used are the engine of the settings and those that slots are on. Changes nothing, ends in
-    bounded time whatever hangs, raises nothing, and shows no secret.
+    The engines in use are that of the settings and those of existing slots. Changes nothing, ends
+    in bounded time whatever hangs, raises nothing, and shows no secret.
     """
     report = Report()
     await _examine_variables(report)
@@ -55,41 +53,41 @@ async def diagnose(
 
 
 def unreadable_settings(error: SettingsInvalid) -> Finding:
-    """What is found if there are no settings to begin with."""
+    """The only finding if the settings can't be read."""
     return Finding(
         check="settings",
         engine=None,
         result=Result.PROBLEM,
         found=str(error),
-        mend="Mend it: docs/reference/settings.md has every setting.",
+        mend="Correct it. docs/reference/settings.md lists every setting.",
     )
 
 
 async def _examine_variables(report: Report) -> None:
     async with report.check("settings") as check:
         for name, meant in unknown_variables().items():
-            advice = f"Write {meant} if that is meant." if meant else "Take it away."
-            check.warning(f"{name} is no setting of botpool", advice)
+            advice = f"If you mean {meant}, rename it." if meant else "Remove it."
+            check.warning(f"{name} is not a botpool setting", advice)
 
 
 async def _examine_engines(report: Report, settings: Settings, known: Known | None) -> list[str]:
-    """The engines that are used, of those that can be."""
+    """The engines in use, without those that this botpool doesn't know."""
     of_slots = {slot.engine for slot in known.slots} if known is not None else set()
     used = [settings.engine, *sorted(of_slots - {settings.engine})]
     async with report.check("engine") as check:
-        names = ", ".join(ENGINES)
-        if settings.engine not in ENGINES:
+        names = ", ".join(EngineName)
+        if settings.engine not in [*EngineName]:
             check.problem(
                 f"There is no engine {settings.engine}", f"Set BOTPOOL_ENGINE to one of {names}."
             )
         else:
-            check.ok(f"New slots are made on {settings.engine}")
-        for lost in sorted(of_slots - {*ENGINES} - {settings.engine}):
+            check.ok(f"New slots run on {settings.engine}")
+        for lost in sorted(of_slots - {*EngineName} - {settings.engine}):
             check.problem(
-                f"Slots are on the engine {lost}, which this botpool doesn't know",
-                "Start the botpool that made them, or delete them.",
+                f"Some slots are on the engine {lost}, which this botpool doesn't know",
+                "Start the botpool that made these slots, or delete them.",
             )
-    return [name for name in used if name in ENGINES]
+    return [name for name in used if name in [*EngineName]]
 
 
 async def _examine(
@@ -99,13 +97,13 @@ async def _examine(
     coolify_transport: httpx.AsyncBaseTransport | None,
 ) -> list[Finding]:
     report = Report(engine)
-    async with report.check("all checks", "Run it again.", seconds=_SECONDS):
-        if engine != "process":
+    async with report.check("all checks", "Run this again.", seconds=_SECONDS):
+        if engine != EngineName.PROCESS:
             await examine_images(report, settings, engine, known)
             await examine_way(report, settings, engine)
-        if engine == "process":
+        if engine == EngineName.PROCESS:
             await examine_process(report, settings)
-        elif engine == "docker":
+        elif engine == EngineName.DOCKER:
             await examine_docker(report, settings, known)
         else:
             await examine_coolify(report, settings, known, coolify_transport)
@@ -113,7 +111,7 @@ async def _examine(
 
 
 def _without_secrets(finding: Finding, settings: Settings) -> Finding:
-    """The last line of defence: no check shows a secret in the first place."""
+    """The finding without secrets. A last line of defence: no check should show one."""
     found = finding.found
     for secret in _secrets(settings):
         found = found.replace(secret, "…")

@@ -11,8 +11,8 @@ from aiodocker import DockerError
 from botpool.doctor.findings import Report
 from botpool.doctor.folders import check_disk, is_folder
 from botpool.doctor.hosts import examine_lost_slots, examine_room
-from botpool.engines import docker_api
-from botpool.engines.docker import docker_hosts
+from botpool.engines.docker import api as docker_api
+from botpool.engines.docker.engine import docker_hosts
 from botpool.errors import EngineUnavailable
 from botpool.states import Platform
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from botpool.doctor.findings import Finding
     from botpool.settings import Settings
 
-_START = "Start Docker there, or mend BOTPOOL_DOCKER_HOSTS."
-_JOIN = "Let the user that runs botpool use Docker's socket: add it to the group `docker`."
+_START = "Start Docker there, or correct BOTPOOL_DOCKER_HOSTS."
+_JOIN = "Add the user that runs botpool to the group `docker`, so that it may use Docker's socket."
 _SECONDS = 10.0
 
 
 async def examine_docker(report: Report, settings: Settings, known: Known | None) -> None:
-    """Look at every host, all at once."""
+    """Check every host, all at once."""
     hosts: dict[str, str | None] = {}
-    async with report.check("hosts", "Mend BOTPOOL_DOCKER_HOSTS."):
+    async with report.check("hosts", "Correct BOTPOOL_DOCKER_HOSTS."):
         hosts = docker_hosts(settings.docker_hosts)
     if not hosts:
         return
@@ -72,12 +72,12 @@ async def _examine_network(
     report: Report, host: str, client: Docker, network: str, version: dict[str, Any]
 ) -> None:
     async with report.check("network", _START, seconds=_SECONDS) as check:
-        # Podman knows these without a network of that name.
+        # Podman accepts these names although it has no such networks.
         built_in = {"default", *(["bridge", "host"] if _product(version) == "Podman" else [])}
         if network == "none":
             check.problem(
                 "Containers without a network can't reach botpool",
-                "Set BOTPOOL_DOCKER_NETWORK to `bridge`, or to a network of your own.",
+                "Set BOTPOOL_DOCKER_NETWORK to `bridge`, or to your own network.",
             )
         elif network.startswith("container:"):
             check.not_checked(f"{host}: the network of {network.removeprefix('container:')}")
@@ -86,7 +86,7 @@ async def _examine_network(
         else:
             check.problem(
                 f"{host} has no network {network}",
-                f"Run `docker network create {network}` there, or mend BOTPOOL_DOCKER_NETWORK.",
+                f"Run `docker network create {network}` there, or correct BOTPOOL_DOCKER_NETWORK.",
             )
 
 
@@ -111,18 +111,21 @@ async def _examine_images(report: Report, host: str, client: Docker, settings: S
                 check.ok(f"{host} has {image}")
             else:
                 check.warning(
-                    f"{host} has not {image} yet: the first bot waits until it is pulled",
+                    f"{host} doesn't have {image} yet: the first bot waits until it is pulled",
                     f"Run `docker pull {image}` there, or let the first bot wait.",
                 )
 
 
 async def _examine_disk(report: Report, host: str, client: Docker) -> None:
-    """Docker tells where its files are, and not how much room they have: so only if it is here."""
+    """Check the disk of Docker's files, if Docker is on this machine.
+
+    Docker says where its files are, but not how much room their disk has.
+    """
     async with report.check("disk", seconds=_SECONDS) as check:
         with docker_api.mapped_errors(host):
             root = Path((await client.system.info()).get("DockerRootDir") or "/nowhere")
         if client.docker_host.startswith("unix:") and is_folder(root):
-            check_disk(check, root, "Make room: `docker system df` shows what takes it.")
+            check_disk(check, root, "Free some space: `docker system df` shows what uses it.")
 
 
 def _product(version: dict[str, Any]) -> str:
@@ -132,7 +135,7 @@ def _product(version: dict[str, Any]) -> str:
 
 
 def _is_barred(error: BaseException | None) -> bool:
-    """Whether it comes from a socket that this user may not use."""
+    """Whether the cause is a socket that this user may not use."""
     while error is not None:
         if isinstance(error, PermissionError):
             return True

@@ -1,4 +1,4 @@
-"""What a check has found, and how checks are kept from stopping one another."""
+"""What a check finds, and how a failing check leaves the others alone."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ class Result(StrEnum):
 
     OK = "ok"
     WARNING = "warning"
-    """It works, and could be better, or stop to work some day."""
+    """It works, but could be better, or may stop working some day."""
     PROBLEM = "problem"
     """Bots fail because of it."""
     NOT_CHECKED = "not checked"
-    """It can't be told from here, or not before something else is mended."""
+    """It can't be checked from here, or not before something else is fixed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What a check has found. `mend` is what to do about it, empty where there is nothing to do.
+    """What a check found. `mend` is what to do about it, empty if there is nothing to do.
 
-    `engine` is the one that it is about; the database and the settings as a whole have none.
+    `engine` is the engine that it is about; None for the database and the settings as a whole.
     """
 
     check: str
@@ -43,7 +43,7 @@ class Finding:
 
 
 class Check:
-    """One check, made in a block. What the block raises is a problem, and ends the block only.
+    """One check: a block of code. An error in the block is a problem, and ends only this block.
 
     Each method adds a finding. The block takes no longer than `seconds`.
     """
@@ -66,15 +66,15 @@ class Check:
         self._add(Result.WARNING, found, mend)
 
     def problem(self, found: str, mend: str) -> None:
-        """It must be mended."""
+        """It must be fixed."""
         self._add(Result.PROBLEM, found, mend)
 
     def not_checked(self, why: str, mend: str = "") -> None:
-        """Nobody can tell."""
+        """It could not be checked."""
         self._add(Result.NOT_CHECKED, why, mend)
 
     async def __aenter__(self) -> Self:
-        """Begin to count the time."""
+        """Start the clock."""
         await self._timeout.__aenter__()
         return self
 
@@ -84,7 +84,7 @@ class Check:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool:
-        """Add what the block has raised, and let it go no further; a cancellation does."""
+        """Turn an error of the block into a finding. A cancellation goes on."""
         try:
             await self._timeout.__aexit__(kind, error, trace)
         except TimeoutError as late:
@@ -93,13 +93,13 @@ class Check:
             case None:
                 return False
             case TimeoutError():
-                self.problem("There was no answer in time", self._mend)
+                self.problem("No answer in time", self._mend)
             case BotpoolError():
                 self.problem(str(error), self._mend)
             case Exception():
                 # Whatever it is, the other checks go on.
                 said = f"{type(error).__name__}: {error}"
-                self.problem(f"The check itself failed, {said}", self._mend)
+                self.problem(f"The check itself failed with {said}", self._mend)
             case _:
                 return False
         return True
@@ -116,12 +116,12 @@ class Check:
 
 
 class Report:
-    """The findings about one engine, or about none, in their order."""
+    """The findings about one engine, or about no engine, in order."""
 
     def __init__(self, engine: str | None = None) -> None:
         self.findings: list[Finding] = []
         self._engine = engine
 
     def check(self, name: str, mend: str = "", *, seconds: float = SECONDS) -> Check:
-        """A check. `mend` is what to do about a failure that says no more."""
+        """A new check. `mend` is what to do about an error that the check doesn't expect."""
         return Check(name, self._engine, mend, seconds, self.findings)

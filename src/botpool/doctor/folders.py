@@ -18,20 +18,20 @@ _GIGABYTE = 2**30
 
 
 def why_not_writable(folder: Path) -> str | None:
-    """Why a folder can't be written to, or made, by this user; None if it can. Makes nothing."""
+    """Why this user can't write to a folder, or create it; None if it can. Creates nothing."""
     try:
         nearest = _nearest(folder)
     except PermissionError as error:
-        return f"{error.filename} can't be entered by this user"
+        return f"This user can't enter {error.filename}"
     if not nearest.is_dir():
         return f"{nearest} is not a folder"
     if not os.access(nearest, os.W_OK | os.X_OK):
-        return f"{nearest} can't be written to by this user"
+        return f"This user can't write to {nearest}"
     return None
 
 
 def check_disk(check: Check, folder: Path, mend: str) -> None:
-    """Warn if the disk of a folder, or of where it would be made, is nearly full."""
+    """Warn if the disk of a folder, or of the place where it would be created, is nearly full."""
     usage = shutil.disk_usage(_nearest(folder))
     free = f"{usage.free / _GIGABYTE:.1f} GB of {usage.total / _GIGABYTE:.1f} GB free for {folder}"
     if usage.free < max(LEAST_BYTES, usage.total * LEAST_SHARE):
@@ -41,7 +41,7 @@ def check_disk(check: Check, folder: Path, mend: str) -> None:
 
 
 def is_folder(path: Path) -> bool:
-    """Whether there is such a folder that this user can see."""
+    """Whether this is a folder that this user can see."""
     try:
         return path.is_dir()
     except PermissionError:
@@ -49,5 +49,5 @@ def is_folder(path: Path) -> bool:
 
 
 def _nearest(path: Path) -> Path:
-    """The path, or what there is of it."""
+    """The path, or the closest parent that exists."""
     return next(each for each in (path, *path.parents) if each.exists())

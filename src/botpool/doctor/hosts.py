@@ -1,4 +1,4 @@
-"""Whether the hosts of an engine have room for the pool, and whether slots are on others."""
+"""Whether an engine's hosts have room for the pool, and whether all slots are on these hosts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 async def examine_room(report: Report, settings: Settings, hosts: int) -> None:
-    """Warn if so many hosts can't have as many slots as the pool may grow to."""
+    """Warn if this many hosts don't have room for the slots that the pool may grow to."""
     async with report.check("room") as check:
         if settings.max_slots_per_host is None:
             return
@@ -22,7 +22,7 @@ async def examine_room(report: Report, settings: Settings, hosts: int) -> None:
         found = f"{most} slots fit on {hosts} host{'s' if hosts > 1 else ''}"
         if most < settings.max_pool_size:
             check.warning(
-                f"{found}, and each platform may have {settings.max_pool_size}",
+                f"{found}, but each platform may have {settings.max_pool_size}",
                 "Raise BOTPOOL_MAX_SLOTS_PER_HOST, add hosts, or lower BOTPOOL_MAX_POOL_SIZE.",
             )
         else:
@@ -32,7 +32,7 @@ async def examine_room(report: Report, settings: Settings, hosts: int) -> None:
 async def examine_lost_slots(
     report: Report, engine: str, hosts: Collection[str], known: Known | None, setting: str
 ) -> None:
-    """Warn of slots on hosts that the settings don't name: nobody can reach them."""
+    """Warn of slots on hosts that the settings don't name: botpool can't reach them."""
     async with report.check("slots") as check:
         if known is None:
             return
@@ -41,7 +41,7 @@ async def examine_lost_slots(
         for host, count in lost.items():
             check.warning(
                 f"{count} of {len(slots)} slots are on {host}, which {setting} doesn't name",
-                f"Add it to {setting} again, or drain and delete these slots.",
+                f"Add it back to {setting}, or drain these slots.",
             )
         if slots and not lost:
-            check.ok(f"{len(slots)}, each on a host that {setting} names")
+            check.ok(f"{len(slots)} slots, each on a host that {setting} names")

@@ -1,10 +1,11 @@
-"""Whether each platform has an image, and one that stays what it is."""
+"""Whether each platform has an image, and whether its name will stay the same image."""
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
+from botpool.engines.base import EngineName
+from botpool.engines.images import read_image
 from botpool.states import Platform
 
 if TYPE_CHECKING:
@@ -12,15 +13,11 @@ if TYPE_CHECKING:
     from botpool.doctor.findings import Check, Report
     from botpool.settings import Settings
 
-_REFERENCE = re.compile(
-    r"(?:[\w.-]+(?::\d+)?/)?[\w.-]+(?:/[\w.-]+)*(?::[\w.-]+)?(?:@sha256:[0-9a-f]{64})?", re.ASCII
-)
-
 
 async def examine_images(
     report: Report, settings: Settings, engine: str, known: Known | None
 ) -> None:
-    """Look at the image of each platform, for an engine that needs one."""
+    """Check the image of each platform, for an engine that needs images."""
     async with report.check("image") as check:
         images = {platform: settings.image(platform) for platform in Platform}
         if not any(images.values()):
@@ -32,35 +29,37 @@ async def examine_images(
                 _check_image(check, platform, image, engine)
             elif known is not None and platform in known.used:
                 check.problem(
-                    f"{platform} has slots or bots that wait, and no image",
+                    f"{platform} has slots or waiting bots, but no image",
                     f"Set {_setting(platform)}.",
                 )
         without = [platform for platform, image in images.items() if image is None]
         if without:
-            check.ok(f"None for {', '.join(without)}: bots of {_them(without)} would fail")
+            check.ok(f"None for {', '.join(without)}: bots for {_them(without)} would fail")
 
 
 def _check_image(check: Check, platform: Platform, image: str, engine: str) -> None:
     setting = _setting(platform)
     found = f"{platform}: {image}"
-    name, at, _ = image.partition("@")
-    tag = name.rpartition("/")[2].partition(":")[2]
-    if not _REFERENCE.fullmatch(image):
-        check.problem(f"{found} is no image", f"Write {setting} like registry.example/meet-bot:7.")
-    elif at and engine == "coolify":
+    reference = read_image(image)
+    if reference is None:
         check.problem(
-            f"{found} is pinned by its digest, which Coolify throws away as unused",
+            f"{found} is not the name of an image",
+            f"Set {setting} to a name such as registry.example/meet-bot:7.",
+        )
+    elif reference.digest and engine == EngineName.COOLIFY:
+        check.problem(
+            f"{found} is pinned by its digest, and Coolify's clean-up deletes such images",
             f"Use an immutable tag in {setting}.",
         )
-    elif at:
+    elif reference.digest:
         check.warning(
-            f"{found} is pinned by its digest: `docker image prune` takes it for unused",
+            f"{found} is pinned by its digest, and `docker image prune` deletes such images",
             f"Use an immutable tag in {setting}.",
         )
-    elif tag in {"", "latest"}:
+    elif reference.tag in {None, "latest"}:
         check.warning(
             f"{found} may be another image tomorrow, and differ from host to host",
-            f"Use immutable tags: write one, such as :7, in {setting}.",
+            f"Use an immutable tag, such as :7, in {setting}.",
         )
     else:
         check.ok(found)

@@ -1,4 +1,4 @@
-"""The engine `process`: what it runs, and where."""
+"""The engine `process`: its command and its folder."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _SETTING = "BOTPOOL_PROCESS_COMMAND"
 
 
 async def examine_process(report: Report, settings: Settings) -> None:
-    """Look at the command and at the folder of the slots."""
-    async with report.check("command", f"Mend {_SETTING}.") as check:
+    """Check the command and the folder of the slots."""
+    async with report.check("command", f"Correct {_SETTING}.") as check:
         try:
             command = shlex.split(settings.process_command or "")
         except ValueError as error:
             check.problem(
-                f"{_SETTING} can't be split into words: {error}", "Close its quotation marks."
+                f"{_SETTING} can't be split into words: {error}", "Close the quotation marks."
             )
         else:
             _check_command(check, command)
@@ -36,9 +36,9 @@ async def examine_process(report: Report, settings: Settings) -> None:
         folder = settings.data_dir / "slots"
         why = why_not_writable(folder)
         if why is None:
-            check.ok(f"{folder} can be written to")
+            check.ok(f"This user can write to {folder}")
         else:
-            check.problem(why, "Set BOTPOOL_DATA_DIR to a folder that can be written to.")
+            check.problem(why, "Set BOTPOOL_DATA_DIR to a folder that this user can write to.")
     await examine_room(report, settings, hosts=1)
 
 
@@ -50,19 +50,20 @@ def _check_command(check: Check, command: Sequence[str]) -> None:
     path = os.environ.get("PATH", os.defpath)
     if "/" in program and not Path(program).is_absolute():
         check.problem(
-            f"{program} would be looked for in the folder of a slot",
-            f"Write its whole path in {_SETTING}.",
+            f"{program} is relative to the slot's folder, in which the command runs",
+            f"Use an absolute path in {_SETTING}.",
         )
     elif (found := shutil.which(program, path=path)) is None:
-        why = "can't be executed" if Path(program).exists() else "is not there"
+        why = "is not executable" if Path(program).exists() else "was not found"
         check.problem(
             f"{program} {why}",
-            f"Mend {_SETTING}: a program on the PATH, or the whole path of one.",
+            f"Set {_SETTING} to a program on the PATH, or to an absolute path.",
         )
     elif relative := [each for each in arguments if _is_file_here(each)]:
         check.warning(
-            f"{' and '.join(relative)} would be looked for in the folder of a slot",
-            f"Write the whole path in {_SETTING}.",
+            f"{' and '.join(relative)} would be relative to the slot's folder, in which the"
+            " command runs",
+            f"Use absolute paths in {_SETTING}.",
         )
     else:
         check.ok(found)
@@ -72,4 +73,4 @@ def _is_file_here(argument: str) -> bool:
     try:
         return not Path(argument).is_absolute() and Path(argument).is_file()
     except OSError:
-        return False  # it is too long for a path
+        return False  # too long for a path

@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from botpool.engines.process import ProcessEngine
+from botpool.engines.base import EngineName
+from botpool.engines.process.engine import ProcessEngine
 from botpool.errors import SettingsInvalid
 from botpool.states import Platform
 
@@ -20,36 +21,35 @@ if TYPE_CHECKING:
 
 SAMPLE_BOT = (sys.executable, "-m", "botpool.bot.sample")
 
-_NAMES = ("coolify", "docker", "process")
-_MADE_OF_IMAGES = ("coolify", "docker")
+_MADE_OF_IMAGES = (EngineName.COOLIFY, EngineName.DOCKER)
 
 
 def check_engine(settings: Settings) -> None:
-    """Raise `SettingsInvalid` unless new slots have an engine. It is not made for that."""
-    if settings.engine not in _NAMES:
-        names = ", ".join(_NAMES)
-        raise SettingsInvalid(f"BOTPOOL_ENGINE is {settings.engine!r}, and must be one of {names}.")
+    """Raise `SettingsInvalid` unless the settings name a known engine. Makes no engine."""
+    if settings.engine not in [*EngineName]:
+        names = ", ".join(sorted(EngineName))
+        raise SettingsInvalid(f"BOTPOOL_ENGINE is {settings.engine!r}, but must be one of {names}.")
 
 
 def lacks_images(settings: Settings) -> bool:
-    """Whether no platform has an image that its new slots could be made of, and needs one."""
+    """Whether the engine of new slots needs images, and no platform has one."""
     return settings.engine in _MADE_OF_IMAGES and not any(map(settings.image, Platform))
 
 
 def make_engines(settings: Settings, installation: str) -> Mapping[str, Engine]:
-    """Every engine that slots of this botpool may be on, by name. None is asked for anything yet.
+    """Every engine that slots of this botpool may be on, by name. Calls none of them yet.
 
-    Raises a `SetupError` for settings that can't be used.
+    Raises a `SetupError` for invalid settings.
     """
     check_engine(settings)
-    # Here, because they take long to import, and only a reconciler needs them.
-    from botpool.engines.coolify_settings import coolify_engine  # noqa: PLC0415
-    from botpool.engines.docker import DockerEngine, docker_hosts  # noqa: PLC0415
+    # Imported here because they take long, and only a reconciler needs them.
+    from botpool.engines.coolify.settings import coolify_engine  # noqa: PLC0415
+    from botpool.engines.docker.engine import DockerEngine, docker_hosts  # noqa: PLC0415
 
     command = _process_command(settings)
     engines: dict[str, Engine] = {
-        "process": ProcessEngine(settings.data_dir / "slots" / installation, command),
-        "docker": DockerEngine(
+        EngineName.PROCESS: ProcessEngine(settings.data_dir / "slots" / installation, command),
+        EngineName.DOCKER: DockerEngine(
             docker_hosts(settings.docker_hosts),
             installation=installation,
             network=settings.docker_network,
@@ -58,8 +58,8 @@ def make_engines(settings: Settings, installation: str) -> Mapping[str, Engine]:
             shm_size=settings.docker_shm_size,
         ),
     }
-    if settings.engine == "coolify" or settings.coolify_api_url is not None:
-        engines["coolify"] = coolify_engine(settings, installation)
+    if settings.engine == EngineName.COOLIFY or settings.coolify_api_url is not None:
+        engines[EngineName.COOLIFY] = coolify_engine(settings, installation)
     return engines
 
 
@@ -67,14 +67,16 @@ def _process_command(settings: Settings) -> Sequence[str]:
     try:
         command = shlex.split(settings.process_command or "")
     except ValueError as error:
-        raise SettingsInvalid(f"BOTPOOL_PROCESS_COMMAND is no command: {error}.") from None
+        raise SettingsInvalid(f"BOTPOOL_PROCESS_COMMAND is not a command: {error}.") from None
     if not command:
         return SAMPLE_BOT
-    # It runs in a folder of its own: what is relative to this one would not be found there.
+    # The command runs in a slot's folder, so a path relative to this folder would not be found.
     if "/" in command[0] and not Path(command[0]).is_absolute():
-        raise SettingsInvalid("BOTPOOL_PROCESS_COMMAND must begin with a name or a whole path.")
+        raise SettingsInvalid(
+            "BOTPOOL_PROCESS_COMMAND must begin with a program's name or an absolute path."
+        )
     if shutil.which(command[0]) is None:
         raise SettingsInvalid(
-            f"BOTPOOL_PROCESS_COMMAND begins with {command[0]!r}, and there is no such program."
+            f"BOTPOOL_PROCESS_COMMAND begins with {command[0]!r}, but there is no such program."
         )
     return command

@@ -1,13 +1,13 @@
-"""What an engine is: the one interface through which containers are made, run and looked at.
+"""What an engine is: the one interface for creating, running and observing containers.
 
-An engine knows neither the database nor the pool. It keeps nothing that matters in memory: a
-botpool that was killed and started again finds every container as it was.
+An engine knows neither the database nor the pool. It keeps nothing important in memory: a botpool
+that is killed and started again finds every container as it was.
 
-Whatever a call can't tell, it doesn't guess. It raises one of two errors, and nothing else:
+A call never guesses. If it fails, it raises one of two errors and no other:
 
-- `EngineUnavailable`: the engine did not answer, or not to the point, or the host is unknown. What
-  was asked may have happened or not; to ask again is safe.
-- `EngineRefused`: the engine answered, and won't. To ask again is of no use. `ContainerMissing` and
+- `EngineUnavailable`: the engine did not answer, or its answer can't be understood, or the host is
+  unknown. The call may or may not have taken effect. Trying again is safe.
+- `EngineRefused`: the engine answered no. Trying again won't help. `ContainerMissing` and
   `ImageMissing` say why.
 
 `tests/engines` has one suite for every engine.
@@ -23,15 +23,23 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 
+class EngineName(StrEnum):
+    """The names of the engines that `botpool serve` can run bots on."""
+
+    PROCESS = "process"
+    DOCKER = "docker"
+    COOLIFY = "coolify"
+
+
 class ContainerState(StrEnum):
     """What a container is doing."""
 
     CREATED = "created"
-    """Made, and not started since."""
+    """Created, and not started yet."""
     STARTING = "starting"
     RUNNING = "running"
     EXITED = "exited"
-    """Started once, and over. It holds nothing and does nothing any more."""
+    """It was started and has ended. Nothing of it runs any more."""
     FAILED = "failed"
     """The engine says that it is broken."""
     MISSING = "missing"
@@ -39,15 +47,15 @@ class ContainerState(StrEnum):
 
 
 REFERENCE = "POOL_SLOT_UUID"
-"""The variable in which a container finds its own reference. Every engine sets it."""
+"""The variable that contains a container's own reference. Every engine sets it."""
 
 STOPPED = frozenset({ContainerState.CREATED, ContainerState.EXITED, ContainerState.MISSING})
-"""A container in one of these is proved to run nothing, its children included."""
+"""In each of these, nothing runs in the container any more, child processes included."""
 
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """Where a container is, and what it is called there."""
+    """The host and the reference of a container."""
 
     host: str
     ref: str
@@ -57,7 +65,7 @@ class Container:
 class Observation:
     """A container as the engine sees it now. `detail` is in the engine's own words.
 
-    `deployment` is the one that it tells of, if that may still start the container.
+    `deployment` is a deployment that may still start the container, if the engine knows one.
     """
 
     state: ContainerState
@@ -68,11 +76,11 @@ class Observation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerSpec:
-    """What a container is made of.
+    """What a container is created with.
 
-    `name` is its reference where the engine lets us choose one, and in any case the same for a
-    call that is made again. `slot_id` and `slot_name` go with it, so that a list of containers
-    tells which slot each belongs to.
+    `name` becomes its reference if the engine lets us choose one. A call that is repeated has the
+    same name. The engine keeps `slot_id` and `slot_name` with the container, so that a list of
+    containers says which slot each belongs to.
     """
 
     host: str
@@ -85,9 +93,9 @@ class ContainerSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedContainer:
-    """A container of ours, whether a slot has it or not.
+    """A container of this botpool, whether a slot has it or not.
 
-    Where `slot_id` is None it only looks like one: whether it is ours, our own records must say.
+    If `slot_id` is None, it only looks like ours: the database must say whether it is.
     """
 
     container: Container
@@ -95,12 +103,12 @@ class ListedContainer:
     slot_name: str
     observation: Observation
     description: str | None = None
-    """The line that is shown of it, where the engine has an interface of its own."""
+    """The description that the engine's own interface shows, if it has one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PullProgress:
-    """How far a pull has come, in bytes. `total` grows while the engine learns of layers."""
+    """How far a pull has come, in bytes. `total` grows while the engine discovers layers."""
 
     current: int
     total: int
@@ -111,33 +119,33 @@ class Traits:
     """How an engine differs from one that runs containers here and now."""
 
     lags: bool = False
-    """An observation may be of before the last start or stop: right after a start, `EXITED` is no
-    news, and a bot that is heard runs, whatever the engine says."""
+    """An observation may be older than the last start or stop. So `EXITED` right after a start
+    means nothing, and a bot that sends heartbeats runs, whatever the engine says."""
     reusable: bool = False
-    """A stopped container can be started for another bot. Elsewhere it is created anew between two
-    bots, with nothing that the first one left."""
+    """A stopped container can be started for another bot. Without this trait, a new container is
+    created between two bots, with nothing of the first one in it."""
     environment_at_start: bool = True
     """A start can change the environment of a container."""
     pulls_at_start: bool = False
-    """A start brings the image. Whoever starts first on a host holds the pull until it runs."""
+    """A start brings the image. The first deployment on a host holds the pull until it runs."""
     keeps_logs: bool = True
-    """Logs can be had after the container has ended."""
+    """Logs can still be read after the container has ended."""
     one_api: bool = False
-    """All hosts are reached through one API: that it fails says nothing of a host."""
+    """One API serves all hosts, so a failure of the API says nothing about a single host."""
     patience_seconds: float = 60.0
-    """How long one step with it may take before it counts as one that hangs."""
+    """How long one step may take before it counts as hanging."""
 
 
 class Engine(Protocol):
     """Where containers run.
 
-    Calls for different containers may be made at the same time. For one container there is one call
-    at a time: its caller sees to that.
+    Calls for different containers may run at the same time. The caller makes sure that there is
+    only one call at a time for one container.
     """
 
     @property
     def name(self) -> str:
-        """What slots call it by."""
+        """Its name, as slots refer to it."""
         ...
 
     @property
@@ -150,73 +158,73 @@ class Engine(Protocol):
         ...
 
     async def open_hosts(self) -> Sequence[str]:
-        """Those of its hosts that new containers may be put on now."""
+        """The hosts that new containers may be put on now."""
         ...
 
     async def pull(self, host: str, image: str, progress: Callable[[PullProgress], None]) -> bool:
         """Bring an image to a host, and return whether it had to be fetched.
 
-        Returns once it is there, however long that takes. Cancelled, it stops fetching. Not called
-        where a start does it.
+        Returns once the image is there, however long that takes. If cancelled, it stops fetching.
+        Not called on engines whose starts bring the image.
         """
         ...
 
     async def create(self, spec: ContainerSpec) -> str:
-        """Make a stopped container as `spec` says, and return its reference.
+        """Create a stopped container as `spec` says, and return its reference.
 
-        A container of ours that has this name is replaced, unless it runs: then `EngineRefused`.
-        So a call whose reply was lost can be made again. Raises `ImageMissing`.
+        It replaces a container of ours that has this name; if that one runs, it raises
+        `EngineRefused`. So a call whose reply was lost can be repeated. Raises `ImageMissing`.
         """
         ...
 
     async def start(self, container: Container, environment: Mapping[str, str]) -> str:
         """Start a container for one bot and return the reference of this deployment.
 
-        `environment` is added to that of its spec where an engine can change it between starts;
-        elsewhere it is left out. It may still be starting when this returns; `observe` tells.
-        One that runs already is left running. Raises `ContainerMissing`.
+        `environment` is added to that of its spec if the engine can change it between starts, and
+        ignored if not. The container may still be starting when this returns; `observe` says when
+        it runs. A container that already runs is left alone. Raises `ContainerMissing`.
         """
         ...
 
     async def observe(self, container: Container, deployment: str | None = None) -> Observation:
-        """What the container is doing. One that is gone is `MISSING`, not an error.
+        """What the container is doing. If it is gone, that is `MISSING`, not an error.
 
-        With a deployment, what became of that one: `FAILED` if it did. Without, a state in
-        `STOPPED` proves that nothing runs and that nothing will be started by what was asked for.
+        With a deployment: the state of that deployment, `FAILED` if it failed. Without one, a state
+        in `STOPPED` proves that nothing runs and that no earlier call will still start something.
         """
         ...
 
     async def stop(self, container: Container, grace_seconds: float) -> None:
-        """Ask a container to end, force it after the grace, and call off a start that is under way.
+        """Ask a container to end, kill it after the grace, and cancel a start that is under way.
 
-        It may still be stopping when this returns; what proves it is `observe`. Nothing happens to
-        one that is stopped or gone.
+        It may still be stopping when this returns; `observe` proves that it has stopped. A
+        container that is stopped or gone is left alone.
         """
         ...
 
     async def remove(self, container: Container) -> None:
-        """Remove a stopped container and all that it left. One that is gone is no error.
+        """Remove a stopped container and everything it left. If it is gone, that is no error.
 
-        Raises `EngineRefused` for one that runs.
+        Raises `EngineRefused` if it runs.
         """
         ...
 
     async def describe(self, container: Container, text: str) -> None:
-        """Show a line about the container in the engine's own interface, where it has one."""
+        """Show a line about the container in the engine's own interface, if it has one."""
         ...
 
     async def logs(self, container: Container, lines: int) -> list[str]:
-        """The last lines that the container has written since it was started, oldest first.
+        """The last lines that the container wrote since it was started, oldest first.
 
-        Empty for one that is gone or was never started.
+        Empty if it is gone or was never started.
         """
         ...
 
     async def close(self) -> None:
-        """Let go of connections. Containers stay as they are."""
+        """Close all connections. Containers stay as they are."""
         ...
 
-    # Last: from here on `list` is not the built-in any more.
+    # Last, because from here on `list` is not the built-in any more.
     async def list(self, host: str) -> list[ListedContainer]:
-        """Every container of ours on a host. The list is whole, or this raises."""
+        """Every container of ours on a host. The list is complete, or this raises."""
         ...

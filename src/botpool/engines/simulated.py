@@ -1,8 +1,8 @@
 """Containers that are rows in memory, with delays and faults from a seed.
 
-Nothing runs in the background: what a container is doing follows from when it was started and
-stopped, so thousands cost nothing while nobody looks. Time and sleep are given, so that a
-simulation can set them.
+Nothing runs in the background: a container's state is computed from when it was started and
+stopped, so thousands of containers cost nothing until they are observed. Time and sleep are passed
+in, so that a simulation can control them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,12 @@ from botpool.engines.base import (
     PullProgress,
     Traits,
 )
-from botpool.errors import ContainerMissing, EngineRefused, EngineUnavailable, ImageMissing
+from botpool.errors import (
+    ContainerMissing,
+    EngineRefused,
+    EngineUnavailable,
+    ImageMissing,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -32,14 +37,14 @@ if TYPE_CHECKING:
     from botpool.engines.base import ContainerSpec
 
 Seconds = tuple[float, float]
-"""The least and the most: any time between them is as likely."""
+"""The shortest and the longest: every time between them is equally likely."""
 
 _PROGRESS_STEPS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Faults:
-    """How long things take, and how likely they go wrong."""
+    """How long things take, and how likely they are to go wrong."""
 
     call: Seconds = (0.0, 0.0)
     pull: Seconds = (0.0, 0.0)
@@ -48,16 +53,16 @@ class Faults:
     lag: float = 0.0
     """Observations are this old, except those that prove something."""
     start_fails: float = 0.0
-    """A start that leads to a container that is broken, or exits at once."""
+    """A start whose container is broken, or exits at once."""
     pull_fails: float = 0.0
     unavailable: float = 0.0
-    """A call that fails and did nothing."""
+    """A call that fails and took no effect."""
     reply_lost: float = 0.0
-    """A call that fails and did what was asked."""
+    """A call that fails although it took effect."""
     hangs: float = 0.0
     """A call that never returns."""
     lies: float = 0.0
-    """An observation of something else."""
+    """An observation that is wrong."""
 
 
 @dataclass
@@ -65,7 +70,7 @@ class _Row:
     spec: ContainerSpec
     description: str = ""
     history: list[tuple[float, Observation]] = field(default_factory=list)
-    """What it is from when on; the last one that is due counts."""
+    """Each state and when it begins; the last one that has begun counts."""
     output: list[str] = field(default_factory=list)
 
     def at(self, now: float) -> Observation:
@@ -74,13 +79,13 @@ class _Row:
         )
 
     def become(self, since: float, state: ContainerState, **more: object) -> None:
-        """Be in a state from a time on; what was to come after it doesn't."""
+        """Enter a state at a time, and drop the states that were planned after it."""
         self.history = [entry for entry in self.history if entry[0] < since] or self.history[:1]
         self.history.append((since, Observation(state=state, **more)))  # type: ignore[arg-type]
 
 
 class SimulatedEngine:
-    """An engine on one core. `started` is told of every start, to play the bot."""
+    """A simulated engine. It calls `started` for every start, so that a bot can be simulated."""
 
     name = "simulated"
 
@@ -99,40 +104,40 @@ class SimulatedEngine:
         self._traits = traits or Traits()
         self.started = started
         self.counts: Counter[str] = Counter()
-        """How often each thing was really done; pulls and starts by name, too."""
+        """How often each call really took effect; pulls and starts also by name."""
         self.most_pulls: Counter[tuple[str, str]] = Counter()
-        """The most pulls of an image on a host that ran at a time."""
+        """The most pulls of an image on a host that ran at the same time."""
         self._pulling: Counter[tuple[str, str]] = Counter()
-        self._random = random.Random(seed)  # noqa: S311 - it is to be repeatable
+        self._random = random.Random(seed)  # noqa: S311 - it has to be repeatable
         self._now = now
         self._sleep = sleep
         self._hosts = tuple(hosts)
         self._away: set[str] = set()
         self._hanging: set[str] = set()
         self._images: dict[tuple[str, str], float] = {}
-        """Since when, or from when on, an image is on a host."""
+        """When an image came, or will come, to a host."""
         self._bringing: dict[tuple[str, str], Container] = {}
-        """Whose start brings an image, where one does."""
+        """The container whose start brings an image, on engines whose starts do."""
         self._rows: dict[Container, _Row] = {}
 
     @property
     def traits(self) -> Traits:
-        """Those that it was given, and whether observations are old."""
+        """The traits that it was given; `lags` also if observations may be old or wrong."""
         lags = self._traits.lags or self.faults.lag > 0 or self.faults.lies > 0
         return replace(self._traits, lags=lags)
 
     # What a test or a simulation does to it
 
     def take_away(self, host: str) -> None:
-        """Let a host be unreachable. What runs there runs on."""
+        """Make a host unreachable. What runs there runs on."""
         self._away.add(host)
 
     def hang(self, host: str) -> None:
-        """Let no call to a host return, for as long as it waits."""
+        """Make every call to a host hang."""
         self._hanging.add(host)
 
     def bring_back(self, host: str) -> None:
-        """Let a host answer again."""
+        """Make a host answer again."""
         self._away.discard(host)
         self._hanging.discard(host)
 
@@ -141,29 +146,29 @@ class SimulatedEngine:
         return host not in self._away | self._hanging
 
     def lose(self, container: Container) -> None:
-        """Let a container be gone, as if somebody had removed it."""
+        """Remove a container behind botpool's back."""
         del self._rows[container]
 
     def add_image(self, host: str, image: str) -> None:
-        """Let an image be on a host."""
+        """Put an image on a host."""
         self._images[host, image] = self._now()
 
     def lose_image(self, host: str, image: str) -> None:
-        """Let an image be gone from a host."""
+        """Remove an image from a host."""
         self._images.pop((host, image), None)
 
     def exit(self, container: Container, code: int = 0) -> None:
-        """Let what runs in a container end by itself."""
+        """End what runs in a container, as if by itself."""
         row = self._rows.get(container)
         if row is not None and row.at(self._now()).state is ContainerState.RUNNING:
             row.become(self._now(), ContainerState.EXITED, exit_code=code)
 
     def fail(self, container: Container) -> None:
-        """Let a container be broken."""
+        """Break a container."""
         self._rows[container].become(self._now(), ContainerState.FAILED, detail="it broke")
 
     def say(self, container: Container, line: str) -> None:
-        """Let a container write a line."""
+        """Add a line to a container's output."""
         self._rows[container].output.append(line)
 
     def containers(self) -> list[Container]:
@@ -171,7 +176,7 @@ class SimulatedEngine:
         return [*self._rows]
 
     def running(self) -> list[Container]:
-        """The containers that run, whatever anybody is told."""
+        """The containers that really run, whatever `observe` says."""
         now = self._now()
         return [
             container
@@ -180,12 +185,12 @@ class SimulatedEngine:
         ]
 
     def state(self, container: Container) -> ContainerState:
-        """What a container is doing, whatever anybody is told."""
+        """What a container is really doing, whatever `observe` says."""
         row = self._rows.get(container)
         return row.at(self._now()).state if row else ContainerState.MISSING
 
     def next_change(self, container: Container) -> float | None:
-        """When a container will do something else, if nobody comes between."""
+        """When a container's state changes next, if no call is made before."""
         row = self._rows.get(container)
         coming = (since for since, _ in row.history if since > self._now()) if row else ()
         return min(coming, default=None)
@@ -205,15 +210,15 @@ class SimulatedEngine:
     # What an engine does
 
     def hosts(self) -> Sequence[str]:
-        """As many as were asked for."""
+        """The hosts that it was given."""
         return self._hosts
 
     async def open_hosts(self) -> Sequence[str]:
-        """Those that are not away."""
+        """The hosts that are reachable."""
         return [host for host in self._hosts if host not in self._away]
 
     async def pull(self, host: str, image: str, progress: Callable[[PullProgress], None]) -> bool:
-        """Take a while, unless the image is there."""
+        """Take a while, unless the image is there already."""
         await self._call(host)
         key = (host, image)
         if self._has_image(key):
@@ -247,7 +252,7 @@ class SimulatedEngine:
         ):
             raise ImageMissing(f"{spec.image} is not on {spec.host}.")
         if container in self.running():
-            raise EngineRefused(f"{spec.name} runs.")
+            raise EngineRefused(f"{spec.name} is running.")
         self._rows[container] = _Row(spec)
         self._rows[container].become(self._now(), ContainerState.CREATED)
         self.counts["create"] += 1
@@ -279,7 +284,7 @@ class SimulatedEngine:
         return f"deployment-{self.counts['start']}"
 
     async def observe(self, container: Container, deployment: str | None = None) -> Observation:
-        """What it was a while ago; now and then something else."""
+        """What it was doing a while ago; now and then something wrong."""
         await self._call(container.host)
         row = self._rows.get(container)
         if row is None:
@@ -288,9 +293,9 @@ class SimulatedEngine:
             return self._random.choice(row.history)[1]
         now, seen = row.at(self._now()), row.at(self._now() - self.faults.lag)
         if deployment is None and seen.state in STOPPED:
-            return now  # what proves something is of now
+            return now  # a proof must not be old
         if seen.state is ContainerState.CREATED and now.state is not ContainerState.CREATED:
-            return Observation(state=ContainerState.STARTING)  # as far as can be seen
+            return Observation(state=ContainerState.STARTING)  # the lagging engine sees no more
         return seen
 
     async def stop(self, container: Container, grace_seconds: float) -> None:
@@ -306,10 +311,10 @@ class SimulatedEngine:
         self._lose_reply()
 
     async def remove(self, container: Container) -> None:
-        """Take the row away."""
+        """Remove the row."""
         await self._call(container.host)
         if container in self.running():
-            raise EngineRefused(f"{container.ref} runs.")
+            raise EngineRefused(f"{container.ref} is running.")
         self._rows.pop(container, None)
         self._lose_reply()
 
@@ -320,19 +325,19 @@ class SimulatedEngine:
             self._rows[container].description = text
 
     async def logs(self, container: Container, lines: int) -> list[str]:
-        """What it was made to say."""
+        """The lines that were added with `say`."""
         await self._call(container.host)
         row = self._rows.get(container)
         return row.output[-lines:] if row and lines > 0 else []
 
     async def close(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def _has_image(self, key: tuple[str, str]) -> bool:
         return key in self._images and self._images[key] <= self._now()
 
     def _pulled(self, container: Container, image: str | None) -> float:
-        """From when on a start has its image, which it brings itself where engines do."""
+        """When a start has its image. On engines whose starts do so, it brings the image."""
         key = (container.host, image or "")
         if image is None or self._has_image(key):
             return self._now()
@@ -344,7 +349,7 @@ class SimulatedEngine:
         return self._images[key]
 
     def _call_off_pull(self, container: Container) -> None:
-        """Let a start that is called off bring no image."""
+        """Cancel the pull of a start that was cancelled."""
         for key in [key for key, bringing in self._bringing.items() if bringing == container]:
             del self._bringing[key]
             if not self._has_image(key):
@@ -359,7 +364,7 @@ class SimulatedEngine:
         return probability > 0 and self._random.random() < probability
 
     async def _call(self, host: str) -> None:
-        """What any call goes through before it does something."""
+        """Delay or fail a call before it takes effect."""
         self.counts["calls"] += 1
         seconds = self._random.uniform(*self.faults.call)
         if seconds:
@@ -374,13 +379,13 @@ class SimulatedEngine:
         if host not in self._hosts:
             raise EngineUnavailable(f"There is no host {host}.")
         if host in self._away:
-            raise EngineUnavailable(f"{host} does not answer.")
+            raise EngineUnavailable(f"{host} doesn't answer.")
 
     def _lose_reply(self) -> None:
         if self._happens(self.faults.reply_lost):
             raise EngineUnavailable("The engine's answer was lost.")
 
-    # Last: from here on `list` is not the built-in any more.
+    # Last, because from here on `list` is not the built-in any more.
     async def list(self, host: str) -> list[ListedContainer]:
         """Every row of a host."""
         await self._call(host)

@@ -1,7 +1,11 @@
-"""The only caller of engines: brings about what the database says should be."""
+"""The only caller of engines: it makes them match what the database says."""
 
+from botpool.reconciler.checkpoints import Checkpoint
 from botpool.reconciler.loop import Reconciler
-from botpool.reconciler.points import Point
-from botpool.reconciler.recovery import SILENT, Decision, Outcome, counted
+from botpool.reconciler.recovery import (
+    Decision,
+    Outcome,
+    counted,
+)
 
-__all__ = ["SILENT", "Decision", "Outcome", "Point", "Reconciler", "counted"]
+__all__ = ["Checkpoint", "Decision", "Outcome", "Reconciler", "counted"]

@@ -1,27 +1,28 @@
-"""What every duty of the reconciler works with."""
+"""What every part of the reconciler works with."""
 
 from __future__ import annotations
 
-import asyncio
 import random
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import structlog
 
 from botpool.engines.base import Container
-from botpool.errors import ClaimLost, EngineRefused
-from botpool.models import HostFailure
-from botpool.reconciler.points import go_on
-from botpool.states import BOT_RELAUNCHABLE, BotStatus, SlotStatus
+from botpool.errors import EngineRefused, ReservationLost
+from botpool.reconciler.checkpoints import go_on
+from botpool.states import BOT_RELAUNCHABLE, BotStatus
+from botpool.tasks.backoff import spread
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Mapping
+    from collections.abc import Mapping
 
     from botpool.engines.base import Engine
-    from botpool.models import Bot, Slot
+    from botpool.models.bots import Bot
+    from botpool.models.slots import Slot
     from botpool.pool import Pool
-    from botpool.reconciler.points import Reached
+    from botpool.reconciler.checkpoints import Reached
+    from botpool.reconciler.hosts import HostHealth
     from botpool.settings import Settings
     from botpool.store import Store
 
@@ -33,61 +34,57 @@ NOW = 0.0
 _FIRST_LOOK_SECONDS = 0.1
 
 
-async def to_the_end(work: Coroutine[Any, Any, object]) -> None:
-    """Wait for work that goes on, to its end, when the one who waits is cancelled.
-
-    What it fails with then is nobody's business.
-    """
-    task = asyncio.ensure_future(work)
-    task.add_done_callback(lambda done: done.cancelled() or done.exception())
-    await asyncio.shield(task)
-
-
 @dataclass(frozen=True)
 class Context:
-    """The tools of one replica. `replica` is the name that its claims carry."""
+    """What one replica works with. `replica` is the name in its reservations."""
 
     store: Store
     pool: Pool
     engines: Mapping[str, Engine]
+    health: HostHealth
     settings: Settings
     replica: str
     installation: str
     reached: Reached = go_on
     random: random.Random = field(default_factory=random.Random)
     told: set[str] = field(default_factory=set)
-    """The containers of which was told that nobody knows whose they are."""
+    """The containers that were logged once because no slot ever had them."""
 
     def engine(self, slot: Slot) -> Engine:
         """The engine of a slot. Raises `EngineRefused` if this botpool doesn't have it."""
         if slot.engine not in self.engines:
-            raise EngineRefused(f"There is no engine {slot.engine!r} here.")
+            raise EngineRefused(f"This botpool has no engine {slot.engine!r}.")
         return self.engines[slot.engine]
 
     def hosts(self) -> list[tuple[str, str]]:
-        """Every host that this replica can reach: its engine's name, and its own."""
+        """Every host that this replica can reach: the engine's name and the host's name."""
         return [(name, host) for name, engine in self.engines.items() for host in engine.hosts()]
 
-    def jittered(self, seconds: float) -> float:
-        """About so long: replicas that failed together don't come back together."""
-        return seconds * self.random.uniform(0.8, 1.2)
+    def spread(self, seconds: float) -> float:
+        """About this many seconds, so that replicas that failed together don't retry together."""
+        return spread(seconds, self.random)
 
     def next_look(self, age_seconds: float) -> float:
-        """In how many seconds to look again at what has taken so long: often at first."""
+        """In how many seconds to look again at something of this age: often at first."""
         longest = self.settings.deploy_poll_interval_ms / 1000
-        return self.jittered(min(max(age_seconds / 2, _FIRST_LOOK_SECONDS), longest))
+        return self.spread(min(max(age_seconds / 2, _FIRST_LOOK_SECONDS), longest))
+
+    @property
+    def safety_net(self) -> float:
+        """How many seconds a slot waits to be woken, in case the replica that should is dead."""
+        return self.spread(self.settings.reservation_ttl_ms / 1000)
 
     async def confirm(self, slot: Slot) -> None:
-        """Make sure, right before an engine is told to do something, that the slot is still ours.
+        """Make sure, right before a call to an engine, that we still have the slot.
 
-        A replica that was paused may find that others have gone on. Raises `ClaimLost`.
+        If this replica was paused, another one may have taken over. Raises `ReservationLost`.
         """
-        ttl_ms = self.settings.claim_ttl_ms
-        if slot.id not in await self.store.renew_claims(self.replica, [slot.id], ttl_ms):
-            raise ClaimLost(f"{slot.slot_name} is somebody else's by now.")
+        ttl_ms = self.settings.reservation_ttl_ms
+        if slot.id not in await self.store.reservations.renew(self.replica, [slot.id], ttl_ms):
+            raise ReservationLost(f"Another replica has {slot.slot_name} now.")
 
     def may_launch_again(self, bot: Bot) -> bool:
-        """Whether a bot has launches left, and has not been in its call or may go back there."""
+        """Whether a bot has launches left and was not in its call yet, or may go back to it."""
         most = bot.max_launch_attempts or self.settings.max_launch_attempts
         back = bot.relaunch_in_call and bot.status is BotStatus.IN_CALL
         return (back or bot.status in BOT_RELAUNCHABLE) and bot.launch_attempts < most
@@ -97,67 +94,23 @@ class Context:
         engine = self.engines.get(slot.engine)
         return slot.host is None or engine is None or slot.host in engine.hosts()
 
-    async def host_is_silent(self, engine: str, host: str, reason: str) -> None:
-        """Note that a host did not answer, where each host has an API of its own."""
-        if not self.engines[engine].traits.one_api:
-            what = f"comparison at {await self.store.now():%H:%M:%S}"
-            await self._note(HostFailure(engine=engine, host=host, what=what, reason=reason))
-
-    async def host_answers(self, engine: str, host: str) -> None:
-        """Note that a host answers, if it did not before."""
-        if await self.store.has_failed(engine, host):
-            await self.pool.host_is_well(engine, host, answers_only=True)
-
-    async def note_failure(self, slot: Slot, reason: str) -> None:
-        """Note that something has failed on a slot's host; several of that make it ill."""
-        if slot.host is not None:
-            launch = slot.status is SlotStatus.DEPLOYING
-            await self._note(
-                HostFailure(
-                    engine=slot.engine,
-                    host=slot.host,
-                    what=f"slot {slot.id}, lease {slot.lease}",
-                    reason=reason,
-                    image=(slot.image or "") if launch else "",
-                )
-            )
-
-    async def _note(self, failure: HostFailure) -> None:
-        settings = self.settings
-        if await self.store.note_failure(
-            failure,
-            most=settings.host_failures,
-            within_ms=settings.host_failure_window_ms,
-            probe_in_ms=settings.recovery_interval_ms,
-        ):
-            _log.warning(
-                "host is ill: it gets no new work",
-                engine=failure.engine,
-                host=failure.host,
-                failures=settings.host_failures,
-                reason=failure.reason,
-            )
-
-    async def note_success(self, slot: Slot) -> None:
-        """Note that a slot's host does as it is told."""
-        if slot.host is not None and await self.store.has_failed(slot.engine, slot.host):
-            await self.pool.host_is_well(slot.engine, slot.host)
-            _log.info("host does well again", engine=slot.engine, host=slot.host)
+    def misplaced(self, slot: Slot) -> str | None:
+        """Why a slot can't stay where it is, if its engine or its host is not in the settings."""
+        if slot.engine != self.settings.engine:
+            return f"new slots are on {self.settings.engine}, but this one is on {slot.engine}"
+        if slot.host is None or not self.has_host(slot):
+            return f"no replica's settings have its host {slot.host} any more"
+        return None
 
     def tell_once(self, container_ref: str, **more: str) -> None:
-        """Log that there is a container which looks like ours, and which we never had."""
+        """Log a container that looks like ours but never belonged to a slot."""
         if container_ref not in self.told:
             self.told.add(container_ref)
             _log.warning(
-                "a container is named like a slot, and no slot has it: import or remove it",
+                "a container is named like a slot, but no slot has it: import or remove it",
                 container_ref=container_ref,
                 **more,
             )
-
-    @property
-    def safety_net(self) -> float:
-        """How long a slot waits for somebody who may be dead, in seconds."""
-        return self.jittered(self.settings.claim_ttl_ms / 1000)
 
 
 def container_of(slot: Slot) -> Container | None:

@@ -1,4 +1,4 @@
-"""Say in the engine's own interface what each slot is doing."""
+"""Descriptions: what each slot is doing, shown in the engine's own interface."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from botpool.reconciler.context import container_of
 from botpool.states import SlotStatus
 
 if TYPE_CHECKING:
-    from botpool.models import Slot
+    from botpool.models.slots import Slot
     from botpool.reconciler.context import Context
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("botpool")
@@ -22,7 +22,7 @@ _MOST_REMEMBERED = 10_000
 
 
 def description(slot: Slot) -> str:
-    """One line on what a slot is doing, as people know it: `[BUSY] Bot #123 - <time>`."""
+    """One line about what a slot is doing, such as `[BUSY] Bot #123 - <time>`."""
     time = slot.read_at.strftime("%Y-%m-%dT%H:%M:%SZ")
     match slot.status:
         case SlotStatus.IDLE:
@@ -38,11 +38,10 @@ def description(slot: Slot) -> str:
 
 
 class Descriptions:
-    """Sends descriptions in the background. Of those for one slot that wait, only the newest is.
+    """Sends descriptions in the background, for each slot only the newest.
 
-    What was said already is not said again, unless the engine's own list shows otherwise.
-
-    A description that can't be shown is logged, and never a reason to fail.
+    A description is not sent twice, unless the engine's own list shows another one. If it can't be
+    sent, that is logged, and nothing fails.
     """
 
     def __init__(self, context: Context) -> None:
@@ -52,7 +51,7 @@ class Descriptions:
         self._tasks: dict[int, asyncio.Task[None]] = {}
 
     def show(self, slot: Slot, *, again: bool = False) -> None:
-        """Show what a slot is doing now; what was said already only `again`."""
+        """Show what a slot is doing now. If that was shown already, only with `again`."""
         if container_of(slot) is None or slot.engine not in self._context.engines:
             return
         says = (slot.container_ref, slot.lease, slot.status, slot.error_message)
@@ -71,7 +70,7 @@ class Descriptions:
             await asyncio.wait(self._tasks.values())
 
     async def close(self) -> None:
-        """Leave unsaid what isn't said yet."""
+        """Drop the descriptions that are not sent yet."""
         tasks = [*self._tasks.values()]
         for task in tasks:
             task.cancel()
@@ -88,6 +87,8 @@ class Descriptions:
                     async with asyncio.timeout(engine.traits.patience_seconds):
                         await engine.describe(container, description(slot))
                 except (EngineError, TimeoutError) as error:
-                    _log.warning("not described", slot_name=slot.slot_name, error=str(error))
+                    _log.warning(
+                        "can't show a description", slot_name=slot.slot_name, error=str(error)
+                    )
         finally:
             del self._tasks[slot_id]

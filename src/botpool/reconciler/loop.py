@@ -1,18 +1,15 @@
-"""The reconciler: whatever the database says should be, it brings about at the engines.
+"""The reconciler: it makes the engines match what the database says.
 
-It takes slots that are due under a claim that expires, does what can be done for each, records the
-outcome under the slot's lease, and gives it back with the time at which to look again. It is woken
-by announcements, and by a poll behind them. No transaction is open while an engine is called. Any
-number of replicas may run.
+It reserves slots that are due, for a time that expires, does what can be done for each, records the
+outcome under the slot's lease, and gives the slot back with the time of the next look.
+Announcements wake it, and so does a poll as a safety net. No transaction is open while an engine is
+called. Any number of replicas may run.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
-import platform
 import random
-import secrets
 from collections import Counter
 from contextlib import suppress
 from functools import partial
@@ -20,36 +17,44 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from botpool.changes import WORK
 from botpool.errors import (
     BotpoolError,
-    ClaimLost,
     EngineError,
     EngineUnavailable,
     NotFound,
+    ReservationLost,
     StaleLease,
 )
-from botpool.models import WAITS_FOR_ROOM
-from botpool.reconciler.claims import Claims
+from botpool.models.replicas import new_replica_name
+from botpool.models.storable import storable
+from botpool.reconciler.checkpoints import go_on
+from botpool.reconciler.compare import CompareCounts, compare
 from botpool.reconciler.context import NOW, Context
 from botpool.reconciler.deploy import deploy
 from botpool.reconciler.descriptions import Descriptions
-from botpool.reconciler.points import go_on
+from botpool.reconciler.hosts import HostHealth
 from botpool.reconciler.pulls import Pulls
-from botpool.reconciler.recovery import Decision, carry_out, counted, decide
-from botpool.reconciler.release import end_late, recover, release
-from botpool.reconciler.sync import SyncCounts, sync
+from botpool.reconciler.recovery import (
+    Decision,
+    carry_out,
+    counted,
+    decide,
+)
+from botpool.reconciler.release import end_late, release, repair
+from botpool.reconciler.reservations import Reservations
 from botpool.states import SLOT_NEEDS_WORK, Platform, SlotStatus
-from botpool.store.listening import listening
-from botpool.texts import storable
+from botpool.store.installation import WORK
+from botpool.store.postgres.listening import listening
+from botpool.tasks.backoff import Backoff
+from botpool.tasks.loop import Loop
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from botpool.engines.base import Engine
-    from botpool.models import Slot
+    from botpool.models.slots import Slot
     from botpool.pool import Pool
-    from botpool.reconciler.points import Reached
+    from botpool.reconciler.checkpoints import Reached
     from botpool.settings import Settings
     from botpool.store import Database, Store
 
@@ -58,8 +63,7 @@ _log: structlog.stdlib.BoundLogger = structlog.get_logger("botpool")
 _MOST_AT_A_TIME = 1000
 _MOST_STEPS_IN_A_ROW = 50
 _SHUTDOWN_SECONDS = 5.0
-_LONGEST_BACK_OFF_SECONDS = 15.0
-_FIRST_BACK_OFF_SECONDS = 0.5
+_STEP_BACKOFF = Backoff(0.5, 15.0)
 _PRUNE_EVERY_MS = 3_600_000
 _LONGEST_ERROR = 1000
 
@@ -75,6 +79,7 @@ class Reconciler:
         settings: Settings,
         *,
         installation: str,
+        replica: str | None = None,
         reached: Reached = go_on,
         seed: int | None = None,
     ) -> None:
@@ -82,20 +87,25 @@ class Reconciler:
             store=store,
             pool=pool,
             engines=engines,
+            health=HostHealth(store, pool, engines, settings),
             settings=settings,
-            replica=f"{platform.node()}/{os.getpid()}/{secrets.token_hex(4)}",
+            replica=replica or new_replica_name(),
             installation=installation,
             reached=reached,
             random=random.Random(seed),  # noqa: S311 - spreads retries
         )
-        self._awake = asyncio.Event()
-        self._stopping = False
-        self._claims = Claims(self._context)
-        self._pulls = Pulls(self._context, self._awake.set)
+        self._loop = Loop(
+            self._look,
+            poll_seconds=settings.poll_interval_ms / 1000,
+            failed="can't reserve slots",
+        )
+        self.reservations = Reservations(self._context)
+        """The slots that it works on."""
+        self._pulls = Pulls(self._context, self._loop.wake)
         self._descriptions = Descriptions(self._context)
         self._drives: set[asyncio.Task[None]] = set()
         self.step_seconds: float | None = None
-        """How long one look at a slot may take, if that is not its engine's patience."""
+        """How long one step of a slot may take. By default as long as its engine allows."""
         self.shutdown_seconds = _SHUTDOWN_SECONDS
         self.counts: Counter[str] = Counter()
         """How many slots were taken, how many steps were done, and how many of them failed."""
@@ -103,7 +113,7 @@ class Reconciler:
     # Once
 
     async def run_once(self) -> int:
-        """Do all that is due, what becomes due by it included; return how many slots that was."""
+        """Do everything that is due or becomes due meanwhile; return how many slots that was."""
         total = 0
         while taken := await self._take():
             total += len(taken)
@@ -113,88 +123,94 @@ class Reconciler:
             await self._descriptions.settle()
         return total
 
-    async def sync_once(self) -> SyncCounts:
-        """Compare every host with the slots, unless that was done lately."""
-        counts = SyncCounts()
+    async def compare_once(self) -> CompareCounts:
+        """Compare every host with the slots, unless that was done recently."""
+        counts = CompareCounts()
         for found in await asyncio.gather(
-            *(self._sync(engine, host) for engine, host in self._context.hosts())
+            *(self._compare(engine, host) for engine, host in self._context.hosts())
         ):
             counts += found
         return counts
 
-    async def _sync(self, engine: str, host: str) -> SyncCounts:
+    async def _compare(self, engine: str, host: str) -> CompareCounts:
         context = self._context
-        every_ms = self._sync_interval_ms(engine)
-        if not await context.store.take_duty(f"sync {engine}/{host}", every_ms):
-            return SyncCounts()
+        every_ms = self._compare_interval_ms(engine)
+        if not await context.store.installation.take_duty(f"compare {engine}/{host}", every_ms):
+            return CompareCounts()
         try:
             async with asyncio.timeout(self._patience(engine)):
-                counts = await sync(
-                    context, self._claims, self._descriptions, context.engines[engine], host
+                counts = await compare(
+                    context, self.reservations, self._descriptions, context.engines[engine], host
                 )
         except (EngineError, TimeoutError) as error:
-            # Not to know is no news: nothing is changed for it.
-            _log.warning("no comparison", engine=engine, host=host, error=str(error))
+            # Not knowing is not zero: nothing changes.
+            _log.warning("can't compare a host", engine=engine, host=host, error=str(error))
             if isinstance(error, EngineUnavailable):
-                await context.host_is_silent(engine, host, str(error))
-            return SyncCounts()
-        await context.host_answers(engine, host)
+                await context.health.no_answer(engine, host, str(error))
+            return CompareCounts()
+        await context.health.answers(engine, host)
         return counts
 
-    def _sync_interval_ms(self, engine: str) -> int:
-        """Seldom where what is seen is old in any case."""
+    def _compare_interval_ms(self, engine: str) -> int:
+        """How often to compare: less often if the engine's answers are old anyway."""
         settings = self._context.settings
         lags = self._context.engines[engine].traits.lags
         slowest = settings.deploy_poll_interval_ms if lags else 0
         return max(settings.sync_interval_ms, slowest)
 
     def _patience(self, engine: str) -> float:
-        """After how many seconds a step counts as one that hangs."""
+        """After how many seconds a step counts as hanging."""
         if self.step_seconds is not None:
             return self.step_seconds
         found = self._context.engines.get(engine)
         seconds = found.traits.patience_seconds if found else 0.0
         return seconds + self._context.settings.stop_grace_ms / 1000
 
+    async def report_hosts(self) -> None:
+        """Report which hosts new slots can be on, and how many slots each may have."""
+        engine = self._context.settings.engine
+        await self._context.health.report(engine, self._context.engines[engine].hosts())
+
     async def recover_once(self, *, dry_run: bool = False, by_hand: bool = False) -> list[Decision]:
-        """Find what is stuck, and do what is to be done about it, unless `dry_run`."""
+        """Find what is stuck, and recover it unless `dry_run`."""
         decisions = await decide(self._context, by_hand=by_hand)
         if dry_run:
             return decisions
         done = [await carry_out(decision) for decision in decisions]
-        await self._context.pool.probe_hosts()
+        await self._context.pool.hosts.probe()
         counts = counted(done)
         if any(counts.values()):
             _log.info("recovered", **{name.value: count for name, count in counts.items()})
-        self._awake.set()
+        self._loop.wake()
         return done
 
     async def _recover(self) -> None:
         every_ms = self._context.settings.recovery_interval_ms
-        if await self._context.store.take_duty("recovery", every_ms):
+        if await self._context.store.installation.take_duty("recovery", every_ms):
             await self.recover_once()
 
     # For ever
 
     async def run(self, database: Database) -> None:
-        """Work until `stop` is called. What then isn't done within seconds is handed over."""
+        """Work until `stop` is called. Then finish within seconds, and hand over the rest."""
         settings = self._context.settings
         every = self._repeat
-        async with listening(database, WORK, self._awake.set):
-            # Each by itself: none waits for another, nor one host for another.
+        async with listening(database, WORK, self._loop.wake):
+            # Each in its own task, so that none waits for another, nor one host for another.
             rounds: list[tuple[float, Callable[[], Awaitable[object]]]] = [
-                (settings.claim_ttl_ms / 3, self._claims.renew),
+                (settings.reservation_ttl_ms / 3, self.reservations.renew),
                 (settings.poll_interval_ms, self._look_after_queue),
                 (settings.recovery_interval_ms, self._recover),
                 (_PRUNE_EVERY_MS / 6, self._prune),
+                (self._compare_interval_ms(settings.engine), self.report_hosts),
                 *(
-                    (self._sync_interval_ms(engine), partial(self._sync, engine, host))
+                    (self._compare_interval_ms(engine), partial(self._compare, engine, host))
                     for engine, host in self._context.hosts()
                 ),
             ]
             beside = [asyncio.create_task(every(each_ms, what)) for each_ms, what in rounds]
             try:
-                await self._work()
+                await self._loop.run()
             finally:
                 await self._shut_down()
                 for task in beside:
@@ -202,27 +218,12 @@ class Reconciler:
                 await asyncio.gather(*beside, return_exceptions=True)
 
     def stop(self) -> None:
-        """Let `run` come to its end."""
-        self._stopping = True
-        self._awake.set()
+        """Make `run` return."""
+        self._loop.stop()
 
-    async def _work(self) -> None:
-        while not self._stopping:
-            self._awake.clear()
-            try:
-                taken = await self._take()
-            except Exception as error:  # noqa: BLE001 - whatever it is, the loop goes on
-                _log.warning("no work taken", error=str(error))
-                taken = []
-            if not taken:
-                await self._until_awake()
-
-    async def _until_awake(self) -> None:
-        try:
-            async with asyncio.timeout(self._context.settings.poll_interval_ms / 1000):
-                await self._awake.wait()
-        except TimeoutError:
-            return
+    async def _look(self) -> float:
+        """Take slots that are due, and return in how many seconds to look again."""
+        return NOW if await self._take() else self._loop.poll_seconds
 
     async def _repeat(self, every_ms: float, what: Callable[[], Awaitable[object]]) -> None:
         while True:
@@ -230,19 +231,21 @@ class Reconciler:
                 await what()
             except Exception as error:  # noqa: BLE001 - a failed round must not end the rounds
                 self.counts["failed"] += 1
-                _log.warning("failed, and tried again", what=repr(what), error=str(error))
+                _log.warning("a round failed", what=repr(what), error=str(error))
             await asyncio.sleep(every_ms / 1000)
 
     async def _look_after_queue(self) -> None:
         pool = self._context.pool
-        if await self._context.store.take_duty("queue", self._context.settings.poll_interval_ms):
-            await pool.expire_queue()
+        if await self._context.store.installation.take_duty(
+            "queue", self._context.settings.poll_interval_ms
+        ):
+            await pool.queue.expire()
             for waiting in Platform:
-                await pool.assign_waiting(waiting)
+                await pool.queue.assign_waiting(waiting)
 
     async def _prune(self) -> None:
-        if await self._context.store.take_duty("prune", _PRUNE_EVERY_MS):
-            await self._context.pool.prune()
+        if await self._context.store.installation.take_duty("prune", _PRUNE_EVERY_MS):
+            await self._context.pool.retention.prune()
 
     async def _shut_down(self) -> None:
         """Finish what is nearly done, and hand over the rest."""
@@ -254,16 +257,16 @@ class Reconciler:
         await self._pulls.close()
         await self._descriptions.close()
         try:
-            await self._context.store.announce([WORK])
+            await self._context.store.installation.announce([WORK])
         except BotpoolError as error:
-            _log.warning("handed over in silence", error=str(error))
+            _log.warning("can't announce that work was handed over", error=str(error))
 
     # One slot
 
     async def _take(self) -> list[Slot]:
-        """Take what is due, as far as there are hands for it, and set to work."""
+        """Take slots that are due, no more than can be worked on at a time, and begin."""
         free = _MOST_AT_A_TIME - len(self._drives)
-        taken = await self._claims.take_due(free) if free > 0 else []
+        taken = await self.reservations.take_due(free) if free > 0 else []
         for slot in taken:
             drive = asyncio.create_task(self._drive(slot))
             self._drives.add(drive)
@@ -273,46 +276,46 @@ class Reconciler:
 
     def _drive_ended(self, drive: asyncio.Task[None]) -> None:
         self._drives.discard(drive)
-        self._awake.set()
+        self._loop.wake()
         if not drive.cancelled() and (error := drive.exception()) is not None:
             self.counts["failed"] += 1
-            _log.error("a slot was let go of by an error", error=repr(error))
+            _log.error("work on a slot failed with an unexpected error", error=repr(error))
 
     async def _drive(self, slot: Slot) -> None:
-        """Work on a slot that is ours until it has to wait, and give it back."""
+        """Work on a slot that we have reserved until it has to wait, then give it back."""
         due_in: float | None = NOW
         failed: str | None = None
         self._descriptions.show(slot)
         try:
-            async with self._claims.working_on(slot):
+            async with self.reservations.working_on(slot):
                 slot, due_in = await self._steps(slot)
-        except ClaimLost:
+        except ReservationLost:
             return
         except Exception as error:  # noqa: BLE001 - whatever it is, the slot is tried again
             failed = storable(str(error) or type(error).__name__, _LONGEST_ERROR)
             due_in = self._back_off(slot, error)
             await self._note_failure(slot, error)
         finally:
-            await self._claims.give_back(slot, due_in, failed)
+            await self.reservations.give_back(slot, due_in, failed)
 
     async def _steps(self, slot: Slot) -> tuple[Slot, float | None]:
-        """Do one step after another; the slot as it is then, and in how many seconds to go on."""
+        """Do one step after another. Returns the slot, and in how many seconds to go on."""
         for _ in range(_MOST_STEPS_IN_A_ROW):
             due_in = await self._step(slot)
             if due_in != NOW:
                 return slot, due_in
-            before, found = slot, await self._context.store.get_slot(slot.id)
-            if found is None or found.claimed_by != self._context.replica:
-                raise ClaimLost
+            before, found = slot, await self._context.store.slots.find(slot.id)
+            if found is None or found.reserved_by != self._context.replica:
+                raise ReservationLost
             slot = found
-            await self._make_room(before, slot)
+            await self._pass_turn(before, slot)
             self._descriptions.show(slot)
             if slot.status not in SLOT_NEEDS_WORK:
                 return slot, None
         return slot, NOW
 
     async def _step(self, slot: Slot) -> float | None:
-        """One look at a slot: in how many seconds to look again, or `None` for never."""
+        """Do one step for a slot. Returns in how many seconds to look again, `None` for never."""
         self.counts["steps"] += 1
         try:
             async with asyncio.timeout(self._patience(slot.engine)):
@@ -322,33 +325,32 @@ class Reconciler:
                     case SlotStatus.RELEASING:
                         return await release(self._context, slot)
                     case SlotStatus.ERROR:
-                        return await recover(self._context, slot)
+                        return await repair(self._context, slot)
                     case SlotStatus.BUSY:
                         return await end_late(self._context, slot)
                     case _:
                         return None
-        except ClaimLost:
+        except ReservationLost:
             raise
         except (StaleLease, NotFound):
-            return NOW  # somebody changed it meanwhile
+            return NOW  # the slot has changed meanwhile
 
-    async def _make_room(self, before: Slot, now: Slot) -> None:
-        """Let the next deployment onto a host when one has left it."""
+    async def _pass_turn(self, before: Slot, now: Slot) -> None:
+        """Let the next deployment on a host begin if one has ended there."""
         if now.host is not None and before.status is not now.status:
-            await self._context.store.wake_deployments(
+            await self._context.store.hosts.wake_deployments(
                 now.engine,
                 now.host,
                 self._context.settings.max_concurrent_deployments,
-                WAITS_FOR_ROOM,
             )
-            if self._context.engine(now).traits.pulls_at_start:
+            engine = self._context.engines.get(now.engine)
+            if engine is not None and engine.traits.pulls_at_start:
                 await self._pulls.settle(now.engine, now.host)
 
     def _back_off(self, slot: Slot, error: Exception) -> float:
         """Count and log a failed step, and return how long to wait after it."""
         self.counts["failed"] += 1
-        seconds = _FIRST_BACK_OFF_SECONDS * 2 ** min(slot.failed_steps, 16)
-        seconds = self._context.jittered(min(seconds, _LONGEST_BACK_OFF_SECONDS))
+        seconds = _STEP_BACKOFF.seconds(slot.failed_steps + 1, self._context.random)
         _log.warning(
             "step failed",
             slot_id=slot.id,
@@ -363,15 +365,20 @@ class Reconciler:
         return seconds
 
     async def _note_failure(self, slot: Slot, error: Exception) -> None:
-        """An engine that does not answer is its host's failure, where each host has its own."""
+        """Count no answer as a failure of the slot's host, if each host has its own API."""
         engine = self._context.engines.get(slot.engine)
         if engine is None or engine.traits.one_api:
             return
         if isinstance(error, EngineUnavailable):
             with suppress(BotpoolError):
-                # It may have been put on its host in this very step.
-                now = await self._context.pool.get_slot(slot.id)
-                await self._context.note_failure(now, str(error))
+                # Read again: this very step may have put it on its host.
+                now = await self._context.store.slots.get(slot.id)
+                await self._context.health.failed(now, str(error))
+
+    @property
+    def replica(self) -> str:
+        """Its name in its reservations."""
+        return self._context.replica
 
     @property
     def busy(self) -> int:

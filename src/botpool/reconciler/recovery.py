@@ -1,57 +1,62 @@
-"""Find what is stuck, decide what becomes of it, and say why.
+"""Find what is stuck, decide what to do about it, and say why.
 
-Each step looks once, and decides for each thing that it finds. What was decided is written under
-the lease, so it changes nothing if somebody else has gone on meanwhile; any number of replicas may
-do this at the same time.
+Each step looks once, and makes a decision about each thing that it finds. A decision is carried out
+under the lease, so it changes nothing if another replica was faster. Any number of replicas may do
+this at the same time.
 
 | found | done |
 |---|---|
-| deploying for long, no heartbeat, or an old one | the bot is `FATAL`, the slot released |
-| the same, with a heartbeat that is not old | skipped, its time pushed on, and counted |
+| deploying for long, no heartbeat or an old one | the bot is `FATAL`, the slot released |
+| the same, with a recent heartbeat | skipped, given more time, and counted |
 | the same, skipped often enough | the slot is busy |
-| the same, and it still waits, or the engine says that it is under way, or nothing | skipped |
-| busy, heartbeat too old | the bot is tried again, or `FATAL`; the slot stopped |
+| the same, but it still waits, or the engine says that it is starting or can't say | skipped |
+| busy, heartbeat too old | the bot is relaunched or `FATAL`; the slot is stopped |
 | a slot whose bot has ended | released |
-| a slot in error | tried again when it is time; at once by hand |
+| a slot in error | repaired when it is due; by hand at once |
 | a bot that waits past its deadline | `FATAL` |
-| claims and pulls of somebody who is gone | let go |
-| an ill host whose time has come | probed |
+| reservations and pulls of a replica that is gone | removed |
+| an unhealthy host that is due for a probe | probed |
 """
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING
 
 from botpool.engines.base import ContainerState
-from botpool.errors import BotpoolError, EngineError, EngineUnavailable, NotFound, StaleLease
-from botpool.models import WAITS_FOR_IMAGE, Ending
+from botpool.errors import (
+    BotpoolError,
+    EngineError,
+    EngineUnavailable,
+    NotFound,
+    StaleLease,
+)
+from botpool.models.assignments import Ending, FailedLaunch, last_heard
+from botpool.models.slots import WaitsFor
+from botpool.models.storable import storable
+from botpool.reconciler.containers import evidence
 from botpool.reconciler.context import container_of
-from botpool.reconciler.evidence import evidence
 from botpool.states import BotStatus, FailureCause, SlotStatus
-from botpool.texts import storable
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
     from datetime import datetime
 
-    from botpool.models import Bot, Slot
+    from botpool.models.bots import Bot
+    from botpool.models.pulls import PullKey
+    from botpool.models.slots import Slot
     from botpool.reconciler.context import Context
 
-SILENT = "no heartbeat"
-"""How the reason begins for which a bot that is not heard is taken off its slot."""
-
-_LONGEST_REASON = 4000
 _MOST_LOOKS_AT_A_TIME = 32
 _LOOK_SECONDS = 15.0
 
 
 class Outcome(StrEnum):
-    """What became of something that was stuck."""
+    """What was done about something that was stuck."""
 
     RECOVERED = "recovered"
     FAILED = "failed"
@@ -61,7 +66,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What is to become of one thing, and why. `act` brings it about; without, nothing is done."""
+    """What to do about one thing, and why. `act` does it; without `act`, nothing is done."""
 
     step: str
     subject: str
@@ -79,9 +84,9 @@ def counted(decisions: Iterable[Decision]) -> dict[Outcome, int]:
 
 
 async def decide(context: Context, *, by_hand: bool = False) -> list[Decision]:
-    """Everything that is stuck, and what is to become of it. Nothing is changed yet.
+    """Everything that is stuck, and what to do about it. Changes nothing yet.
 
-    By hand, slots in error are tried again at once.
+    By hand, slots in error are repaired at once.
     """
     return [
         *await deploying(context),
@@ -94,13 +99,13 @@ async def decide(context: Context, *, by_hand: bool = False) -> list[Decision]:
 
 
 async def carry_out(decision: Decision) -> Decision:
-    """Bring a decision about. One that somebody was faster with is skipped."""
+    """Carry out a decision. If another replica was faster, it is skipped."""
     if decision.act is None:
         return decision
     try:
         await decision.act()
     except (StaleLease, NotFound):
-        return _skipped(decision, "somebody has gone on with it")
+        return _skipped(decision, "another replica was faster")
     except BotpoolError as error:
         return _skipped(decision, str(error))
     return decision
@@ -114,26 +119,26 @@ def _skipped(decision: Decision, reason: str) -> Decision:
 
 async def deploying(context: Context) -> list[Decision]:
     """Deployments that take longer than they should."""
-    slots = await context.store.list_deploying(context.settings.deploying_timeout_ms)
+    slots = await context.store.slots.stuck(context.settings.stuck_after_ms)
     return await _judged(context, slots, partial(_judge_deploying, context))
 
 
 async def _judged(
     context: Context, slots: Iterable[Slot], judge: Callable[[Slot, Bot], Awaitable[Decision]]
 ) -> list[Decision]:
-    """What is decided of each slot. Several at a time: a host that hangs holds up no other."""
+    """The decision about each slot. Several at a time, so that a hanging host delays no other."""
     hands = asyncio.Semaphore(_MOST_LOOKS_AT_A_TIME)
 
     async def judged(slot: Slot) -> Decision:
         async with hands:
             try:
-                return await judge(slot, await context.pool.get_bot(slot.assigned_bot_id or 0))
-            except Exception as error:  # noqa: BLE001 - whatever it is, others are not held up
+                return await judge(slot, await context.store.bots.get(slot.assigned_bot_id or 0))
+            except Exception as error:  # noqa: BLE001 - whatever it is, it delays no other slot
                 return Decision(
                     step=str(slot.status),
                     subject=slot.slot_name,
                     outcome=Outcome.SKIPPED,
-                    reason=f"it can't be judged: {error!r}",
+                    reason=f"the check failed: {error!r}",
                 )
 
     return await asyncio.gather(*map(judged, slots))
@@ -150,27 +155,31 @@ async def _judge_deploying(context: Context, slot: Slot, bot: Bot) -> Decision:
     settings, pool = context.settings, context.pool
     freshness = _ms(settings.heartbeat_freshness_ms)
     if bot.last_heartbeat is not None and slot.read_at - bot.last_heartbeat <= freshness:
-        reason = f"its bot {bot.id} is heard"
+        reason = f"its bot {bot.id} sends heartbeats"
         if slot.recovery_attempts >= settings.max_skipped_recoveries:
             busy = (slot.id, slot.lease, BotStatus.JOINING_CALL, f"{reason} for long")
             return decided(
                 Outcome.RECOVERED,
-                f"{reason}, and has been for long: it is busy",
-                partial(pool.advance, *busy, heard=False),
+                f"{reason}, and has for long: the slot is busy",
+                partial(pool.assignments.advance, *busy, heard=False),
             )
-        act = partial(pool.push_on, slot.id, slot.lease, f"skipped: {reason}")
+        act = partial(pool.assignments.extend_deployment, slot.id, slot.lease, f"skipped: {reason}")
         return decided(Outcome.SKIPPED, reason, act)
     if slot.deployment_started_at is None:
-        return decided(Outcome.SKIPPED, f"it {slot.deployment_status or WAITS_FOR_IMAGE}")
+        return decided(Outcome.SKIPPED, f"it {(slot.waits_for or WaitsFor.IMAGE).sentence}")
     try:
         said = await _state_of(context, slot, ContainerState.STARTING)
     except EngineError as error:
-        return decided(Outcome.SKIPPED, f"the engine can't tell: {error}")
+        return decided(Outcome.SKIPPED, f"the engine can't say: {error}")
     if said is None:
-        return decided(Outcome.SKIPPED, "the engine says that it is under way")
-    heard = f"last heard at {bot.last_heartbeat:%H:%M:%S}" if bot.last_heartbeat else "never heard"
+        return decided(Outcome.SKIPPED, "the engine says that its container is starting")
+    heard = (
+        f"was last heard at {bot.last_heartbeat:%H:%M:%S}"
+        if bot.last_heartbeat
+        else "was never heard"
+    )
     took = (slot.read_at - slot.last_assigned_at).total_seconds()
-    reason = storable(f"deploying for {took:.0f} s, and its bot {heard}; {said}", _LONGEST_REASON)
+    reason = storable(f"deploying for {took:.0f} s, its bot {heard}; {said}")
     ending = Ending(
         slot_id=slot.id,
         lease=slot.lease,
@@ -184,10 +193,10 @@ async def _judge_deploying(context: Context, slot: Slot, bot: Bot) -> Decision:
 
 
 async def silent(context: Context) -> list[Decision]:
-    """Bots that were in their call, or on their way into it, and are not heard any more."""
+    """Bots in their call, or on their way into it, that are not heard any more."""
     freshness_ms = context.settings.heartbeat_freshness_ms
-    since = await context.store.now() - _ms(freshness_ms)
-    slots = await context.store.list_silent(since, freshness_ms)
+    since = await context.store.installation.now() - _ms(freshness_ms)
+    slots = await context.store.slots.silent(since, freshness_ms)
     return await _judged(context, slots, partial(_judge_silent, context, since))
 
 
@@ -195,45 +204,53 @@ async def _judge_silent(context: Context, since: datetime, slot: Slot, bot: Bot)
     try:
         said = await _state_of(context, slot)
     except EngineError as error:
-        said = f"the engine can't tell: {error}"
-    heard = bot.last_heartbeat or bot.started_at or slot.last_assigned_at
-    age = (slot.read_at - heard).total_seconds()
+        said = f"the engine can't say: {error}"
+    age = (slot.read_at - last_heard(bot, slot)).total_seconds()
     most = context.settings.heartbeat_freshness_ms / 1000
     reason = storable(
-        f"{SILENT} for {age:.0f} s, more than {most:g} s; last status {bot.status}; {said}",
-        _LONGEST_REASON,
+        f"no heartbeat for {age:.0f} s, more than {most:g} s; last status {bot.status}; {said}",
     )
     again = context.may_launch_again(bot)
     return Decision(
         step="silent",
         subject=slot.slot_name,
         outcome=Outcome.RECOVERED if again else Outcome.FAILED,
-        reason=f"{reason}{': launched again' if again else ''}",
-        act=_end_silent(context, slot, since, reason, again=again),
+        reason=f"{reason}{': relaunched' if again else ''}",
+        act=partial(_end_silent, context, _silence(context, slot, bot, since, reason), again=again),
     )
 
 
-def _end_silent(
-    context: Context, slot: Slot, since: datetime, reason: str, *, again: bool
-) -> Callable[[], Awaitable[object]]:
-    if again:
-        return partial(_relaunch, context, slot, since, reason)
-    ending = Ending(
+def _silence(context: Context, slot: Slot, bot: Bot, since: datetime, reason: str) -> FailedLaunch:
+    """The failed launch of a silent bot, unless the bot is heard before this is recorded."""
+    return FailedLaunch(
         slot_id=slot.id,
         lease=slot.lease,
-        bot_status=BotStatus.FATAL,
-        failure_cause=FailureCause.HEARTBEAT_LOST,
+        cause=FailureCause.HEARTBEAT_LOST,
         reason=reason,
         unless_heard_since=since,
-        details={"thresholdMs": context.settings.heartbeat_freshness_ms},
+        details={
+            "lastHeartbeat": bot.last_heartbeat,
+            "thresholdMs": context.settings.heartbeat_freshness_ms,
+        },
     )
-    return partial(_end, context, ending)
+
+
+async def _end_silent(context: Context, silence: FailedLaunch, *, again: bool) -> None:
+    """Relaunch a silent bot, or end it."""
+    assignments = context.pool.assignments
+    if again:
+        written = await assignments.fail_launch(silence)
+    else:
+        ending = replace(silence.ending, slot_status=SlotStatus.RELEASING)
+        written = await assignments.end_assignment(ending)
+    if not written:
+        raise StaleLease("Its bot was heard in the meantime.")
 
 
 async def ended(context: Context) -> list[Decision]:
-    """Slots that still have a bot which has ended."""
+    """Slots that still have an ended bot."""
     decisions = []
-    for slot in await context.store.list_ended():
+    for slot in await context.store.slots.with_ended_bot():
         reason = f"its bot {slot.assigned_bot_id} has ended"
         ending = Ending(slot_id=slot.id, lease=slot.lease, bot_status=BotStatus.DONE, reason=reason)
         decisions.append(
@@ -249,7 +266,7 @@ async def ended(context: Context) -> list[Decision]:
 
 
 async def in_error(context: Context, *, by_hand: bool) -> list[Decision]:
-    """Slots in error: their next attempt is due by itself."""
+    """Slots in error. Their next repair comes by itself; by hand it comes at once."""
     return [
         Decision(
             step="error",
@@ -257,11 +274,11 @@ async def in_error(context: Context, *, by_hand: bool) -> list[Decision]:
             outcome=Outcome.RECOVERED if by_hand else Outcome.SKIPPED,
             reason=(
                 f"{slot.error_message}; {slot.recovery_attempts} of"
-                f" {context.settings.max_recovery_attempts} attempts have failed"
+                f" {context.settings.max_recovery_attempts} recoveries have failed"
             ),
-            act=partial(context.pool.retry_slot, slot.id) if by_hand else None,
+            act=partial(context.pool.slots.retry, slot.id) if by_hand else None,
         )
-        for slot in await context.pool.slots()
+        for slot in await context.store.slots.all()
         if slot.status is SlotStatus.ERROR
     ]
 
@@ -274,46 +291,46 @@ async def overdue(context: Context) -> list[Decision]:
             subject=f"bot {bot_id}",
             outcome=Outcome.FAILED,
             reason="it waited past its deadline",
-            act=context.pool.expire_queue,
+            act=context.pool.queue.expire,
         )
-        for bot_id in await context.store.list_overdue()
+        for bot_id in await context.store.queue.overdue()
     ]
 
 
 async def abandoned(context: Context) -> list[Decision]:
-    """Claims and pulls that nobody renews any more."""
-    claims = [
+    """Reservations of slots and pulls that no replica renews any more."""
+    slots = [
         Decision(
-            step="claim",
+            step="reservation",
             subject=slot.slot_name,
             outcome=Outcome.RECOVERED,
-            reason=f"{slot.claimed_by} is gone",
-            act=partial(context.store.abandon_claims, [slot.id]),
+            reason=f"{slot.reserved_by} is gone",
+            act=partial(context.store.reservations.abandon, [slot.id]),
         )
-        for slot in await context.store.list_abandoned()
+        for slot in await context.store.reservations.expired()
     ]
     pulls = [
         Decision(
             step="pull",
             subject=f"{pull.image} on {pull.host}",
             outcome=Outcome.RECOVERED,
-            reason=f"{pull.claimed_by} is gone",
-            act=partial(_abandon_pull, context, (pull.engine, pull.host, pull.image)),
+            reason=f"{pull.reserved_by} is gone",
+            act=partial(_abandon_pull, context, pull.key),
         )
-        for pull in await context.store.list_expired_pulls()
+        for pull in await context.store.pulls.expired()
     ]
-    return [*claims, *pulls]
+    return [*slots, *pulls]
 
 
-async def _abandon_pull(context: Context, key: tuple[str, str, str]) -> None:
-    if await context.store.abandon_pull(key):
-        await context.store.wake_pull(key, WAITS_FOR_IMAGE, 0)
+async def _abandon_pull(context: Context, key: PullKey) -> None:
+    if await context.store.pulls.abandon(key):
+        await context.store.pulls.wake(key, 0)
 
 
 async def _state_of(
     context: Context, slot: Slot, unless: ContainerState | None = None
 ) -> str | None:
-    """What the engine says of a slot's container, with its last words; None if it is `unless`.
+    """What the engine says about a slot's container, with its last lines; None if it is `unless`.
 
     Raises `EngineError`, also if the engine hangs.
     """
@@ -330,16 +347,8 @@ async def _state_of(
         raise EngineUnavailable(f"no answer within {_LOOK_SECONDS:g} s") from None
 
 
-async def _relaunch(context: Context, slot: Slot, since: datetime, reason: str) -> None:
-    cause = FailureCause.HEARTBEAT_LOST
-    if not await context.pool.mark_error(
-        slot.id, slot.lease, cause, reason, unless_heard_since=since
-    ):
-        raise StaleLease("Its bot was heard in the meantime.")
-
-
 async def _end(context: Context, ending: Ending) -> None:
-    if not await context.pool.release(ending):
+    if not await context.pool.assignments.end_assignment(ending):
         raise StaleLease("Its bot was heard in the meantime.")
 
 

@@ -1,4 +1,4 @@
-"""The real pool and reconciler on a real PostgreSQL, with everything else gone wrong on purpose.
+"""The real pool and reconciler on a real PostgreSQL, where everything else goes wrong on purpose.
 
-`python -m botpool.simulation --help` tells how it is run.
+`python -m botpool.simulation --help` says how to run it.
 """

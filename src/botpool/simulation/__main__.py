@@ -1,4 +1,4 @@
-"""`python -m botpool.simulation`: run seeds, and tell which promise broke and how to see it."""
+"""`python -m botpool.simulation`: run seeds, and say which promise broke and how to repeat it."""
 
 from __future__ import annotations
 
@@ -11,23 +11,27 @@ from functools import partial
 from multiprocessing import get_context
 from typing import TYPE_CHECKING
 
-from botpool.reconciler import Point
+from botpool.reconciler import Checkpoint
 from botpool.simulation.profiles import TROUBLES
-from botpool.simulation.running import Outcome, Run, server, simulate
+from botpool.simulation.running import (
+    Outcome,
+    Run,
+    server,
+    simulate,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 _EXPLAINED = """\
-Runs the real pool and reconciler on a real PostgreSQL, with an engine, bots and time that are
-simulated, and troubles that follow from a seed: processes killed between any two steps or paused
-for minutes, connections cut, engines that hang, lie or lose replies, hosts that vanish and return,
-clocks that jump, bots that crash, hang or won't leave. Every simulated minute all promises are
-checked. At the end the troubles cease, and everything has to come to rest: every bot has ended,
-every slot is idle, nothing is held.
+Runs the real pool and reconciler on a real PostgreSQL. The engine, the bots and the time are
+simulated, and a seed decides what goes wrong: processes are killed between any two steps or paused
+for minutes, connections are cut, engines hang, lie or lose replies, hosts vanish and return, clocks
+jump, bots crash, hang or won't leave. All promises are checked every simulated minute. At the end
+the troubles stop, and everything has to come to rest: every bot has ended, every slot is idle, and
+nothing is reserved.
 
-A failure prints the seed, the promise that broke, and the last events. The same seed shows it
-again.
+A failure prints the seed, the promise that broke, and the last events. The same seed repeats it.
 """
 _EXAMPLES = """\
 examples:
@@ -49,24 +53,23 @@ def _parser() -> argparse.ArgumentParser:
     which.add_argument("--seed", type=int, default=1, help="the seed to run; 1 by default")
     which.add_argument("--seeds", type=_seeds, metavar="A-B", help="run all of these seeds")
     parser.add_argument(
-        "--hours", type=float, default=1.0, help="how long trouble lasts, simulated; 1 by default"
+        "--hours", type=float, default=1.0, help="simulated hours with trouble; 1 by default"
     )
     parser.add_argument("--jobs", type=int, default=1, help="how many seeds run at a time")
-    parser.add_argument("--bots", type=int, help="how many bots are asked for, in all")
-    parser.add_argument("--slots", type=int, help="how many slots there are, in all")
+    parser.add_argument("--bots", type=int, help="how many bots are created in all")
+    parser.add_argument("--slots", type=int, help="how many slots there are in all")
     parser.add_argument(
         "--only",
         action="append",
         default=[],
         choices=[*TROUBLES],
         metavar="TROUBLE",
-        help="make this trouble and no other, and often; may be given again. One of: "
-        + ", ".join(TROUBLES),
+        help="make only this trouble, and often; may be repeated. One of: " + ", ".join(TROUBLES),
     )
     parser.add_argument(
         "--database",
         metavar="URL",
-        help="a PostgreSQL where databases may be made; by default one of our own",
+        help="a PostgreSQL on which databases may be created; by default an embedded one",
     )
     parser.add_argument("--verbose", action="store_true", help="print every event as it happens")
     return parser
@@ -77,7 +80,7 @@ def _seeds(text: str) -> range:
     try:
         return range(int(first), int(last or first) + 1)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not like 1-100") from None
+        raise argparse.ArgumentTypeError(f"{text!r} must look like 1-100") from None
 
 
 def _outcomes(url: str, runs: Sequence[Run], jobs: int, *, verbose: bool) -> Iterator[Outcome]:
@@ -110,7 +113,7 @@ def _tell(outcome: Outcome) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what was asked for. Returns 0 if every promise held, else 1."""
+    """Run the seeds. Returns 0 if every promise held, otherwise 1."""
     options = _parser().parse_args(arguments)
     runs = [
         Run(
@@ -138,7 +141,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not what.startswith("reached")
     )
     _say(f"{len(runs)} seeds, {hours / 24:.1f} days: {done}")
-    unseen = [point for point in Point if not counts[f"reached {point}"]]
+    unseen = [point for point in Checkpoint if not counts[f"reached {point}"]]
     if unseen:
         _say(f"never reached: {', '.join(unseen)}")
     for outcome in broken:
@@ -147,6 +150,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    # So that a PostgreSQL of our own is stopped then, too.
+    # So that SIGTERM also stops an embedded PostgreSQL.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     sys.exit(main())

@@ -1,6 +1,6 @@
-"""What runs in the containers: bots that claim, send heartbeats, say how far they are, and end.
+"""What runs in the containers: bots that claim, send heartbeats, report their status, and end.
 
-Or don't: they crash, hang, exit without a word, stay when they are told to leave, or come back.
+Some don't: they crash, hang, exit without reporting, stay when told to leave, or come back.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from botpool.states import BotStatus
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
 
-    from botpool.models import Bot, Slot
-    from botpool.pool import Pool
+    from botpool.models.bots import Bot
+    from botpool.models.slots import Slot
     from botpool.simulation.journal import Assignment
+    from botpool.simulation.replicas import Replica
     from botpool.simulation.world import World
 
 _Result = TypeVar("_Result")
@@ -38,12 +39,12 @@ _BEHAVIOURS = {
     "come back": 4,
 }
 _MUTE = 0.01
-"""How many containers run, and never say a word."""
+"""The share of containers that run but never call botpool."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What a bot is to do, in seconds after its claim: it goes with the request, in its config."""
+    """What a bot does, in seconds after its claim. It is part of the request, in its config."""
 
     in_waiting_room: float
     in_call: float
@@ -51,9 +52,9 @@ class Plan:
     done: float
     behaviour: str
     at: float
-    """When it does what it does wrong."""
+    """When it misbehaves."""
     lingers: bool
-    """Whether its container runs on when it is done."""
+    """Whether its container runs on after the bot is done."""
 
 
 def new_plan(chance: random.Random, longest_stay: float) -> Plan:
@@ -73,15 +74,15 @@ def new_plan(chance: random.Random, longest_stay: float) -> Plan:
 
 
 class Bots:
-    """Plays a bot in every container that is started."""
+    """Simulates a bot in every container that is started."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self.serving: dict[Assignment, list[_Run]] = {}
-        """Who has claimed what."""
+        """The runs that have claimed each assignment."""
 
     def started(self, container: Container, environment: Mapping[str, str]) -> None:
-        """A container was started: begin to play once it runs."""
+        """Simulate a bot in a container, once the container runs."""
         self._world.process.spawn(_Run(self._world, self, container, environment).live())
 
 
@@ -101,7 +102,7 @@ class _Run:
         self._environment = environment
         self._number = world.engine.starts(container)
         self.heard_at = world.health.in_all
-        """When it last had an answer, in seconds in which there was somebody to answer."""
+        """When it last got an answer, counted only while a replica could answer."""
         self._random = random.Random(  # noqa: S311 - repeatable
             f"{world.seed}/{container.ref}/{self._number}"
         )
@@ -119,7 +120,7 @@ class _Run:
         )
 
     async def live(self) -> None:
-        """Be a bot, until the container ends."""
+        """Act as a bot until the container ends."""
         try:
             await self._until_running()
             if self._random.random() < _MUTE:
@@ -145,7 +146,7 @@ class _Run:
             raise _Gone
 
     async def _be_a_bot(self, *, well: bool = False) -> bool:
-        """From a claim to the end of it; whether it is to come back, and then be well."""
+        """Act as a bot from its claim to its end. Returns whether it comes back, behaving well."""
         try:
             slot, bot = await self._claim()
         except _OVER:
@@ -210,9 +211,9 @@ class _Run:
     async def _claim(self) -> tuple[Slot, Bot]:
         token = self._environment["BOTPOOL_SLOT_TOKEN"]
 
-        async def claim(pool: Pool) -> tuple[Slot, Bot]:
-            slot = await _slot(pool, token)
-            return slot, await pool.claim(slot)
+        async def claim(replica: Replica) -> tuple[Slot, Bot]:
+            slot = await _slot(replica, token)
+            return slot, await replica.pool.assignments.claim(slot)
 
         asked = self._world.journal.transitions
         slot, bot = await self._ask_until_answered(claim)
@@ -228,18 +229,20 @@ class _Run:
         return slot, bot
 
     def _told_at_start(self) -> tuple[int, int] | None:
-        """The bot and the lease that the container was started with, where it was told."""
+        """The bot and the lease in the container's environment, if they are there."""
         if (data := self._environment.get("BOT_DATA")) is None:
             return None
         told = json.loads(base64.urlsafe_b64decode(data))
         return told["botId"], told["lease"]
 
     async def _heartbeat(self, slot: Slot) -> bool:
-        """Whether it is to leave. Nothing is made of a heartbeat that gets no answer."""
+        """Send a heartbeat. Returns whether the bot should leave. No answer is ignored."""
         token = self._environment["BOTPOOL_SLOT_TOKEN"]
 
-        async def beat(pool: Pool) -> bool:
-            found = await pool.heartbeat((await _slot(pool, token)).id, slot.lease)
+        async def beat(replica: Replica) -> bool:
+            found = await replica.pool.assignments.heartbeat(
+                (await _slot(replica, token)).id, slot.lease
+            )
             return found.bot_status is BotStatus.LEAVING
 
         asked = self._world.journal.transitions
@@ -253,14 +256,14 @@ class _Run:
     async def _say(self, slot: Slot, status: BotStatus) -> None:
         token = self._environment["BOTPOOL_SLOT_TOKEN"]
 
-        async def say(pool: Pool) -> None:
-            own = await _slot(pool, token)
-            await pool.advance(own.id, slot.lease, status, "the bot says so")
+        async def say(replica: Replica) -> None:
+            own = await _slot(replica, token)
+            await replica.pool.assignments.advance(own.id, slot.lease, status, "the bot says so")
 
         await self._ask_until_answered(say)
 
     async def _ask_until_answered(
-        self, request: Callable[[Pool], Coroutine[Any, Any, _Result]]
+        self, request: Callable[[Replica], Coroutine[Any, Any, _Result]]
     ) -> _Result:
         while True:
             try:
@@ -268,7 +271,7 @@ class _Run:
             except Unreachable:
                 await self._sleep(self._random.uniform(0.5, 5))
 
-    async def _ask(self, request: Callable[[Pool], Coroutine[Any, Any, _Result]]) -> _Result:
+    async def _ask(self, request: Callable[[Replica], Coroutine[Any, Any, _Result]]) -> _Result:
         if self.container.host in self._world.cut_off:
             raise Unreachable
         answer = await self._world.ask(self._random, request)
@@ -278,14 +281,14 @@ class _Run:
         return answer
 
 
-async def _slot(pool: Pool, token: str) -> Slot:
-    """The slot that a token opens, as the API finds it."""
-    slot = await pool.slot_of_token(token)
+async def _slot(replica: Replica, token: str) -> Slot:
+    """The slot that a token belongs to, as the API finds it."""
+    slot = await replica.store.slots.of_token(token)
     if slot is None:
         raise Unauthorized
     return slot
 
 
 def config_of(plan: Plan) -> dict[str, Any]:
-    """How a plan goes with a request."""
+    """The config of a request with this plan."""
     return {"plan": asdict(plan)}

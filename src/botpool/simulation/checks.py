@@ -1,4 +1,4 @@
-"""What must hold, seen from outside: in the database, at the engine, and by the bots."""
+"""What must hold, checked from outside: in the database, on the engine, and by the bots."""
 
 from __future__ import annotations
 
@@ -8,23 +8,25 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from botpool.engines.base import Container
-from botpool.reconciler import SILENT, Point
+from botpool.reconciler import Checkpoint
 from botpool.simulation.profiles import MOST_LAUNCHES
-from botpool.states import Platform, SlotStatus
+from botpool.states import FailureCause, Platform, SlotStatus
+from botpool.store.invariants import broken_invariants
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     import asyncpg
 
-    from botpool.models import Bot, Slot
+    from botpool.models.bots import Bot
+    from botpool.models.slots import Slot
     from botpool.settings import Settings
     from botpool.simulation.journal import Assignment
     from botpool.simulation.replicas import Replica
     from botpool.simulation.world import World
 
-_CONFIRMED_AFTER = frozenset(f"at {point}" for point in Point)
-"""Who was paused here has to make sure that a slot is still its own."""
+_CONFIRMED_AFTER = frozenset(f"at {point}" for point in Checkpoint)
+"""A replica that was paused here has to make sure that it still has the slot."""
 _MOST_MINUTES_IDLE_AND_RUNNING = 5
 _SLACK_SECONDS = 900.0
 
@@ -32,11 +34,13 @@ _SLACK_SECONDS = 900.0
 def longest_life(settings: Settings, longest_stay: float) -> float:
     """Within how many seconds every bot ends, whatever crashes.
 
-    Each launch waits for a slot, and is given up when it takes too long. In its call a bot stays
-    as long as it likes, and is ended when it is silent or was told to leave. The rest is for
-    troubles: steps that hang, claims that expire, and times in which no replica is well.
+    Each launch waits for a slot, and fails if it takes too long. In its call a bot stays as long as
+    it plans to, and is ended if it is silent or was told to leave. The rest is slack for troubles:
+    steps that hang, reservations that expire, and times in which no replica works.
     """
-    launch = settings.max_queue_timeout_ms + settings.deploy_timeout_ms + settings.claim_ttl_ms
+    launch = (
+        settings.max_queue_timeout_ms + settings.deployment_limit_ms + settings.reservation_ttl_ms
+    )
     leave = settings.leave_grace_ms + 2 * settings.recovery_interval_ms
     silence = settings.heartbeat_freshness_ms
     attempts = max(settings.max_launch_attempts, MOST_LAUNCHES)
@@ -46,19 +50,19 @@ def longest_life(settings: Settings, longest_stay: float) -> float:
 
 
 class Checks:
-    """Tells the world of every promise that is broken."""
+    """Reports every broken promise to the world."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._pulls: dict[tuple[str, str], list[tuple[Replica, int, int]]] = {}
         self._idle_and_running: Counter[Container] = Counter()
         self.made = 0
-        """How often everything was looked at."""
+        """How often everything was checked."""
 
     # As it happens
 
     def answered(self, what: str, assignment: Assignment, asked: int) -> None:
-        """Something of an assignment was answered that was asked after so many transitions."""
+        """Check the answer to a call for an assignment, made after `asked` transitions."""
         over = self._world.journal.over.get(assignment)
         if over is not None and over <= asked:
             self._world.broken(
@@ -69,7 +73,7 @@ class Checks:
     def claimed(
         self, run: object, assignment: Assignment, bot: Bot, told: tuple[int, int] | None
     ) -> None:
-        """A container was told who it is."""
+        """Check the bot that a container has claimed."""
         if self._world.journal.bots.get(assignment) != bot.id:
             self._world.broken("a claim is answered with the bot of its lease", str(run))
         if told is not None and told != (bot.id, assignment[1]):
@@ -81,15 +85,16 @@ class Checks:
 
     @asynccontextmanager
     async def pulling(self, replica: Replica, key: tuple[str, str]) -> AsyncIterator[None]:
-        """A replica pulls an image for the length of the block.
+        """Check that only one replica pulls an image for the length of the block.
 
-        Two may at a time only where one of them was killed, paused or cut off, or the clock jumped:
-        then its claim may have expired. Who was paused right before the call can't know that.
+        Two may do so only if one of them was killed, paused or cut off, or if the clock jumped:
+        then its reservation may have expired. A replica that was paused right before the call can't
+        know.
         """
         jumps = self._world.jumps
         pulls = self._pulls.setdefault(key, [])
-        known = {(pull.host, pull.image): pull for pull in await self._world.store.list_pulls()}
-        if known[key].claimed_by != replica.claims_as:
+        known = {(pull.host, pull.image): pull for pull in await self._world.store.pulls.all()}
+        if known[key].reserved_by != replica.replica_name:
             self._world.journal.did("late pull", f"of {key} by {replica.name}")
             yield
             return
@@ -107,20 +112,21 @@ class Checks:
             pulls.remove(entry)
 
     async def starting(self, replica: Replica, container: Container) -> None:
-        """A container is started: by whoever has its slot, and while nothing else of that runs.
+        """Check that the replica has the slot, and that no other container of the slot runs.
 
-        Who was paused right before the call can't know that others have gone on.
+        A replica that was paused right before the call can't know that another one took over.
         """
         engine = self._world.engine
         if container not in engine.containers():
             return
         slot_id = engine.slot_of(container)
-        slot = await self._world.store.get_slot(slot_id)
-        if slot is None or slot.claimed_by != replica.claims_as:
+        slot = await self._world.store.slots.find(slot_id)
+        if slot is None or slot.reserved_by != replica.replica_name:
             self._world.journal.did("late start", f"of {container.ref} by {replica.name}")
             if replica.paused_at in _CONFIRMED_AFTER:
                 self._world.broken(
-                    "who has lost a slot starts nothing in it", f"{replica.name}: {container.ref}"
+                    "a replica that has lost a slot starts nothing in it",
+                    f"{replica.name}: {container.ref}",
                 )
             return
         others = self._running_of(slot_id) - {container}
@@ -131,10 +137,10 @@ class Checks:
             )
 
     def transition(self, row: asyncpg.Record) -> None:
-        """A slot became idle: nothing of it may run. A bot was silent: somebody had to be there."""
+        """Check that nothing of an idle slot runs, and that a silent bot could have been heard."""
         if row["machine"] != "slot":
             return
-        if row["reason"].startswith(SILENT):
+        if row["details"].get("failureCause") == FailureCause.HEARTBEAT_LOST:
             self._silent((row["slot_id"], row["lease"]))
         if row["to_status"] == SlotStatus.IDLE and self._can_tell():
             self._idle(row)
@@ -144,7 +150,7 @@ class Checks:
         least = self._world.settings.heartbeat_freshness_ms / 1000 / 2
         for run in self._world.bots.serving.get(assignment, []):
             if run.lives and health.in_all - run.heard_at < least:
-                self._world.broken("nobody is silent while nobody can be heard", str(run))
+                self._world.broken("no bot is silent while it can't be heard", str(run))
 
     def _idle(self, row: asyncpg.Record) -> None:
         running = self._running_of(row["slot_id"])
@@ -155,7 +161,7 @@ class Checks:
             )
 
     def _can_tell(self) -> bool:
-        """Whether the engine's word is a proof: what it says is true, and of now."""
+        """Whether the engine's answers are proofs: always true, and never old."""
         faults = self._world.engine.faults
         return not self._world.profile.lies and faults.lag == 0
 
@@ -166,12 +172,12 @@ class Checks:
     # Every minute
 
     async def make(self) -> None:
-        """Look at everything."""
+        """Check everything."""
         self.made += 1
         world = self._world
-        for promise in await world.store.broken_invariants():
+        for promise in await broken_invariants(world.database):
             world.broken("the database's invariants hold", promise)
-        slots = await world.store.list_slots()
+        slots = await world.store.slots.all()
         self._check_hosts(slots)
         self._check_idle(slots)
         await self._check_queue()
@@ -189,7 +195,7 @@ class Checks:
                 self._world.broken(f"at most {most} deployments on a host", f"{count} on {host}")
 
     def _check_idle(self, slots: list[Slot]) -> None:
-        """Whatever was started late in an idle slot is found, and stopped."""
+        """Check that a container that was started late in an idle slot is found and stopped."""
         engine = self._world.engine
         running = {*engine.running()}
         found = Counter[Container]()
@@ -212,7 +218,7 @@ class Checks:
             return
         now = world.database.now()
         for platform in Platform:
-            for entry in await world.store.list_queue(platform):
+            for entry in await world.store.queue.entries(platform):
                 late = (now - entry.timeout_at).total_seconds()
                 if late > bound:
                     world.broken(
@@ -232,20 +238,20 @@ class Checks:
     # At the end
 
     async def unrest(self) -> list[str]:
-        """Whatever is not as it must be once nothing goes wrong and nobody asks for anything."""
+        """Everything that is not at rest, although nothing goes wrong and no bot is created."""
         world, engine = self._world, self._world.engine
-        slots = await world.store.list_slots()
+        slots = await world.store.slots.all()
         owned = {Container(slot.host or "", slot.container_ref or "") for slot in slots}
-        queues = [await world.store.list_queue(platform) for platform in Platform]
-        pulls = await world.store.list_pulls()
+        queues = [await world.store.queue.entries(platform) for platform in Platform]
+        pulls = await world.store.pulls.all()
         return [
             *(f"bot {bot_id} has not ended" for bot_id in world.journal.live),
             *(f"bot {entry.bot_id} waits" for queue in queues for entry in queue),
             *(f"{s.slot_name} is {s.status}" for s in slots if s.status is not SlotStatus.IDLE),
             *(
-                f"{slot.slot_name} is held by {slot.claimed_by}"
+                f"{slot.slot_name} is reserved by {slot.reserved_by}"
                 for slot in slots
-                if slot.claimed_until is not None and slot.claimed_until > slot.read_at
+                if slot.reserved_until is not None and slot.reserved_until > slot.read_at
             ),
             *(f"{container.ref} runs" for container in engine.running()),
             *(f"{one.ref} belongs to no slot" for one in engine.containers() if one not in owned),

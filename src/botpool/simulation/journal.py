@@ -1,7 +1,7 @@
-"""What happened, in order: every transition that was written, and everything that was done to it.
+"""What happened, in order: every transition, and everything that was done on purpose.
 
-Transitions are read where they are written, from what the statements return, so nothing is missed
-of what a replica did that was killed before it heard of it.
+Transitions are taken from what the statements return. So they are complete, even if a replica was
+killed before it got the result of its statement.
 """
 
 from __future__ import annotations
@@ -40,33 +40,33 @@ class Journal:
         self._digest = hashlib.sha256()
         self.lines: deque[str] = deque(maxlen=_KEPT)
         self.counts: Counter[str] = Counter()
-        """How often each thing happened that was done on purpose."""
+        """How often each thing was done on purpose."""
         self.transitions = 0
         self.over: dict[Assignment, int] = {}
-        """The assignments that are over, and after how many transitions."""
+        """The assignments that are over, and after how many transitions they ended."""
         self.bots: dict[Assignment, int] = {}
-        """Whom each assignment was for."""
+        """The bot of each assignment."""
         self.live: dict[int, float] = {}
         """The bots that have not ended, and when they were created."""
         self.ended: Counter[str] = Counter()
-        """How many bots have ended how."""
+        """How many bots have ended in each status."""
         self.watchers: list[Callable[[asyncpg.Record], None]] = []
-        """Told of every transition."""
+        """Called for every transition."""
 
     def note(self, line: str) -> None:
-        """Write down something that happened now."""
+        """Note something that happened now."""
         line = f"{shown(asyncio.get_running_loop().time())}  {line}"
         self.lines.append(line)
         if self._show is not None:
             self._show(line)
 
     def did(self, what: str, more: str = "") -> None:
-        """Write down, and count, something that was done on purpose."""
+        """Note and count something that was done on purpose."""
         self.counts[what] += 1
         self.note(f"* {what} {more}".rstrip())
 
     def read(self, rows: Sequence[asyncpg.Record]) -> None:
-        """Write down the transitions among these rows that are new."""
+        """Note the new transitions among these rows."""
         if not rows or "machine" not in rows[0]:
             return
         for row in sorted(rows, key=lambda row: int(row["id"])):
@@ -106,12 +106,12 @@ class Journal:
 
     @property
     def digest(self) -> str:
-        """What all transitions hash to: statuses, times, slots, reasons."""
+        """The hash of all transitions: statuses, times, slots, reasons."""
         return self._digest.hexdigest()[:16]
 
 
 class RecordedDatabase(ClockedDatabase):
-    """The one database, whose transitions are written down."""
+    """The one database. Its transitions go into the journal."""
 
     journal: Journal
 

@@ -1,4 +1,4 @@
-"""What a seed decides: the engine, how large everything is, and what goes wrong how often."""
+"""What a seed decides: the engine, the size of everything, and how often what goes wrong."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ TROUBLES: dict[str, float] = {
     "drain": 1800,
     "retry": 1800,
 }
-"""About how many seconds lie between two of each."""
+"""About how many seconds pass between two troubles of a kind."""
 
 _OFTEN_SECONDS = 60.0
 
 MOST_LAUNCHES = 3
-"""How many launches a bot is asked for with, at most."""
+"""The most launches that a request asks for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,7 @@ class Profile:
     replicas: int
     slots: int
     bots: int
-    """How many are asked for in an hour."""
+    """How many are created in an hour."""
     longest_stay: float
     image: str | None
     calm: Faults
@@ -65,7 +65,7 @@ class Profile:
 
     @property
     def lies(self) -> bool:
-        """Whether the engine says what is not so."""
+        """Whether the engine sometimes says something wrong."""
         return self.calm.lies > 0 or self.storm.lies > 0
 
     def __str__(self) -> str:
@@ -73,8 +73,8 @@ class Profile:
         troubles = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in self.troubles.items())
         return (
             f"{self.engine}, {self.hosts} hosts, {self.replicas} replicas, {self.slots} slots each,"
-            f" {self.bots} bots an hour; poll {self.settings.poll_interval_ms} ms, deploy timeout"
-            f" {self.settings.deploy_timeout_ms} ms, heartbeat"
+            f" {self.bots} bots an hour; poll {self.settings.poll_interval_ms} ms, deployment limit"
+            f" {self.settings.deployment_limit_ms} ms, heartbeat"
             f" {self.settings.heartbeat_interval_ms} ms, lag {self.calm.lag:.0f} s; {troubles}"
         )
 
@@ -87,9 +87,9 @@ def profile_of(
     hours: float = 1.0,
     only: Sequence[str] = (),
 ) -> Profile:
-    """The profile of a seed; with so many bots and slots in all, if that is said.
+    """The profile of a seed, with this many bots and slots in all, if given.
 
-    With `only`, these troubles and no others, and often.
+    With `only`, it has only these troubles, and often.
     """
     chance = random.Random(f"{seed}/profile")  # noqa: S311 - repeatable
     engine = chance.choice(("process", "docker", "docker", "coolify", "coolify", "liar"))
@@ -128,7 +128,7 @@ def _settings(chance: random.Random, slots: int, image: str | None) -> Settings:
         "poll_interval_ms": chance.choice((10_000, 20_000, 30_000)),
         "sync_interval_ms": chance.choice((15_000, 30_000, 60_000)),
         "heartbeat_interval_ms": chance.choice((10_000, 20_000, 30_000)),
-        "deploy_timeout_ms": chance.choice((480_000, 900_000, 1_500_000)),
+        "deployment_limit_ms": chance.choice((480_000, 900_000, 1_500_000)),
         "max_concurrent_deployments": chance.choice((1, 2, 4)),
         "max_launch_attempts": chance.choice((1, 2, 2, 3)),
         "relaunch_wait_ms": chance.choice((0, 5_000, 60_000)),
@@ -141,7 +141,7 @@ def _settings(chance: random.Random, slots: int, image: str | None) -> Settings:
 
 
 def _engine(name: str, chance: random.Random) -> tuple[Traits, Faults]:
-    """How the engine differs from others, and how it does on a good day."""
+    """The engine's traits, and its faults on a good day."""
     often = {"unavailable": 0.01, "reply_lost": 0.01, "hangs": 0.002, "start_fails": 0.02}
     match name:
         case "process":
@@ -170,7 +170,7 @@ def _engine(name: str, chance: random.Random) -> tuple[Traits, Faults]:
 
 
 def _storm(calm: Faults, engine: str) -> Faults:
-    """How it does on a bad day."""
+    """The engine's faults on a bad day."""
     return Faults(
         call=(calm.call[0], calm.call[1] * 10 + 1),
         pull=(calm.pull[0], calm.pull[1] * 2),

@@ -1,15 +1,14 @@
-"""One botpool of several: its process, its connection to the database, and its way to the engine.
+"""One replica: its process, its connection to the database, and its access to the engine.
 
-All that it does goes through one of these, so all that can befall it does too: it is killed and
-nothing of it gets anywhere any more; it stands still and goes on minutes later; its connection is
-cut, before or after a statement took effect.
+Everything that it does goes through one of these, so everything can happen to it here. It is
+killed, and nothing that it does has any effect any more. It is paused, and goes on minutes later.
+Its connection is cut, before or after a statement took effect.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from botpool.errors import BotpoolError, DatabaseUnreachable, EngineUnavailable
@@ -17,7 +16,7 @@ from botpool.pool import Pool
 from botpool.reconciler import Reconciler
 from botpool.simulation.virtual_time import Process
 from botpool.store import Database, Store
-from botpool.store.queries import QUERIES
+from botpool.store.queries import named_queries
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -32,10 +31,12 @@ if TYPE_CHECKING:
         PullProgress,
         Traits,
     )
-    from botpool.reconciler import Point
+    from botpool.reconciler import Checkpoint
     from botpool.simulation.world import World
 
 _Result = TypeVar("_Result")
+
+_ANNOUNCE = named_queries("installation")["announce"]
 
 _ANSWER_SECONDS = 30.0
 _LONGEST_CALL_SECONDS = 60.0
@@ -44,11 +45,11 @@ _SLOW_SECONDS = 0.2
 
 
 class Unreachable(Exception):
-    """Whoever was asked did not answer; what was asked may have happened or not."""
+    """No replica answered. The request may or may not have taken effect."""
 
 
 class Replica:
-    """One process of botpool: what answers, and what works."""
+    """One process of botpool: its API and its worker."""
 
     def __init__(self, world: World, number: int) -> None:
         self.world = world
@@ -57,18 +58,21 @@ class Replica:
         self.alive = True
         self.cut = False
         self.disturbed = 0
-        """How often something befell it that may have cost it what it had claimed."""
+        """How often something happened to it that may have cost it its reservations."""
         self.paused_at = ""
-        """Where it stood still last."""
+        """Where it was paused last."""
         self._process = Process()
         self._awake = asyncio.Event()
         self._awake.set()
         self._stopping = False
         self.database = ReplicaDatabase(self)
-        store = Store(self.database)
-        self.pool = Pool(store, world.settings)
+        self.store = Store(self.database)
+        self.pool = Pool(self.store, world.settings)
         self.reconciler = Reconciler(
-            *(store, self.pool, {world.engine.name: ReplicaEngine(self)}, world.settings),
+            self.store,
+            self.pool,
+            {world.engine.name: ReplicaEngine(self)},
+            world.settings,
             installation="simulation",
             reached=self._reached,
             seed=self.random.getrandbits(32),
@@ -81,8 +85,8 @@ class Replica:
 
     async def _run(self) -> None:
         try:
-            await self.pool.configure()
-            self._process.spawn(self._hear())
+            await self.pool.queue.configure()
+            self._process.spawn(self.pool.listening.keep_noting(self.replica_name))
             await self.reconciler.run(self.database)
         except BotpoolError as error:
             self.world.journal.note(f"  {self.name} gives up: {error}")
@@ -93,13 +97,7 @@ class Replica:
             if self.alive:
                 self.end()
 
-    async def _hear(self) -> None:
-        while True:
-            with suppress(BotpoolError):
-                await self.pool.keep_hearing()
-            await asyncio.sleep(self.pool.hear_seconds)
-
-    # What befalls it
+    # What happens to it
 
     @property
     def well(self) -> bool:
@@ -107,12 +105,12 @@ class Replica:
         return self.alive and self._awake.is_set() and not self.cut
 
     @property
-    def claims_as(self) -> str:
-        """What its claims carry."""
-        return self.reconciler._context.replica  # noqa: SLF001 - nobody else needs to know
+    def replica_name(self) -> str:
+        """Its name in its reservations."""
+        return self.reconciler.replica
 
     def kill(self, where: str) -> None:
-        """End it as kill -9 does. What it had asked of the engine may still happen."""
+        """End it as kill -9 does. Calls that it made to the engine may still take effect."""
         self.world.journal.did("kill", f"{self.name} {where}")
         self.end()
 
@@ -123,7 +121,7 @@ class Replica:
         self.reconciler.stop()
 
     def pause(self, seconds: float, where: str = "anywhere") -> None:
-        """Let it stand still for a while."""
+        """Pause it for a while."""
         self.world.journal.did("pause", f"{self.name} {where} for {seconds:.0f} s")
         self.paused_at = where
         self._awake.clear()
@@ -131,7 +129,7 @@ class Replica:
         asyncio.get_running_loop().call_later(seconds, self._resume)
 
     def lose_connection(self, seconds: float) -> None:
-        """Let the database be out of its reach for a while."""
+        """Cut its connection to the database for a while."""
         self.world.journal.did("cut", f"{self.name} for {seconds:.0f} s")
         self.cut = True
         self._disturb()
@@ -139,7 +137,7 @@ class Replica:
         asyncio.get_running_loop().call_later(seconds, self._connect)
 
     def end(self) -> None:
-        """Let nothing be left of it."""
+        """End it at once."""
         self.alive = False
         self._disturb()
         self._awake.set()
@@ -163,33 +161,33 @@ class Replica:
             self._disturb()
 
     def calm(self) -> None:
-        """Let nothing be wrong with it."""
+        """Resume it, and restore its connection."""
         self._resume()
         self._connect()
 
-    def _reached(self, point: Point) -> None:
+    def _reached(self, point: Checkpoint) -> None:
         self.world.journal.counts[f"reached {point}"] += 1
         self.world.troubles.at(self, point)
         self.give_up_if_dead()
 
     def give_up_if_dead(self) -> None:
-        """Let the task that asks go no further once its process is killed."""
+        """Cancel the current task if its process was killed."""
         if not self.alive:
             raise asyncio.CancelledError
 
     async def turn(self) -> bool:
-        """Wait while it stands still, and return whether it is alive then."""
+        """Wait while it is paused, and return whether it is alive then."""
         while self.alive and not self._awake.is_set():
             await self._awake.wait()
         return self.alive
 
-    # What others ask of it
+    # Requests to it
 
-    async def ask(self, request: Callable[[Pool], Coroutine[Any, Any, _Result]]) -> _Result:
-        """What its API answers. Raises `Unreachable` if it doesn't, and what the pool raises."""
+    async def ask(self, request: Callable[[Replica], Coroutine[Any, Any, _Result]]) -> _Result:
+        """Its answer to a request. Raises `Unreachable`, and what the pool raises."""
         if not self.alive:
             raise Unreachable
-        task = self._process.spawn(request(self.pool))
+        task = self._process.spawn(request(self))
         await asyncio.wait({task}, timeout=_ANSWER_SECONDS)
         if not task.done():
             task.add_done_callback(forget)
@@ -204,13 +202,13 @@ class Replica:
 
 
 def forget(task: asyncio.Future[Any]) -> None:
-    """Let what a task failed with be nobody's business."""
+    """Ignore the error of a task."""
     if not task.cancelled():
         task.exception()
 
 
 class ReplicaDatabase(Database):
-    """The database as one replica has it."""
+    """The database as one replica sees it."""
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
@@ -227,7 +225,7 @@ class ReplicaDatabase(Database):
 
     async def execute(self, sql: str, *args: object, seconds: float | None = None) -> int:
         """Run one statement and return how many rows it touched."""
-        if sql is QUERIES["announce"]:
+        if sql is _ANNOUNCE:
             await self._run(lambda: self._world.announcements.tell(args[0]))
             return 1
         return await self._run(lambda: self._world.database.execute(sql, *args, seconds=seconds))
@@ -240,7 +238,7 @@ class ReplicaDatabase(Database):
             await self._lost.wait()
 
     def hang_up(self) -> None:
-        """Let those who listen know that the connection is lost."""
+        """Tell listeners that the connection is lost."""
         self._lost.set()
         self._lost = asyncio.Event()
 
@@ -264,7 +262,7 @@ class ReplicaDatabase(Database):
 
 
 class ReplicaEngine:
-    """The engine as one replica has it. What it asked for may happen after its end."""
+    """The engine as one replica sees it. A call may take effect after the replica's end."""
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
@@ -282,11 +280,11 @@ class ReplicaEngine:
         return self._engine.hosts()
 
     async def open_hosts(self) -> Sequence[str]:
-        """Those of its hosts that new containers may be put on now."""
+        """The hosts that new containers may be put on now."""
         return await self._call("open_hosts", self._engine.open_hosts)
 
     async def pull(self, host: str, image: str, progress: Callable[[PullProgress], None]) -> bool:
-        """Bring an image to a host. Cancelled, it stops."""
+        """Bring an image to a host. If cancelled, it stops."""
 
         async def pull() -> bool:
             async with self._world.checks.pulling(self._replica, (host, image)):
@@ -295,7 +293,7 @@ class ReplicaEngine:
         return await self._call("pull", pull)
 
     async def create(self, spec: ContainerSpec) -> str:
-        """Make a stopped container."""
+        """Create a stopped container."""
         return await self._call("create", lambda: self._engine.create(spec))
 
     async def start(self, container: Container, environment: Mapping[str, str]) -> str:
@@ -324,11 +322,11 @@ class ReplicaEngine:
         await self._call("describe", lambda: self._engine.describe(container, text))
 
     async def logs(self, container: Container, lines: int) -> list[str]:
-        """The last lines that the container has written."""
+        """The last lines that the container wrote."""
         return await self._call("logs", lambda: self._engine.logs(container, lines))
 
     async def close(self) -> None:
-        """Nothing: others use it too."""
+        """Do nothing: other replicas use it, too."""
 
     async def _call(self, what: str, call: Callable[[], Coroutine[Any, Any, _Result]]) -> _Result:
         await self._reach(f"before {what}")
@@ -351,7 +349,7 @@ class ReplicaEngine:
         if not await self._replica.turn():
             raise EngineUnavailable("This process is dead.")
 
-    # Last: from here on `list` is not the built-in any more.
+    # Last, because from here on `list` is not the built-in any more.
     async def list(self, host: str) -> list[ListedContainer]:
         """Every container of ours on a host."""
         return await self._call("list", lambda: self._engine.list(host))

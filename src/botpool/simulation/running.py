@@ -1,4 +1,4 @@
-"""One PostgreSQL for many runs, a database for each."""
+"""Runs of the simulation: one PostgreSQL for all, and one database for each."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from botpool.simulation.profiles import profile_of
 from botpool.simulation.virtual_time import run_virtually
 from botpool.simulation.world import PromiseBroken, World
 from botpool.store import connect, migrate
-from botpool.store.embedded import embedded_postgres
+from botpool.store.postgres.embedded import embedded_postgres
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -29,7 +29,7 @@ _FORGETFUL = ("fsync = off", "synchronous_commit = off", "full_page_writes = off
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """What is to be run: one seed, for so many hours."""
+    """One run: a seed, and for how many hours."""
 
     seed: int
     hours: float = 1.0
@@ -39,7 +39,7 @@ class Run:
 
     @property
     def command(self) -> str:
-        """The command that runs it again."""
+        """The command that repeats it."""
         bots = "" if self.bots is None else f" --bots {self.bots}"
         slots = "" if self.slots is None else f" --slots {self.slots}"
         more = bots + slots + "".join(f" --only '{name}'" for name in self.only)
@@ -48,7 +48,7 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What came of a run. `broken` is the promise that did not hold, if one did not."""
+    """The outcome of a run. `broken` is the promise that broke, if one did."""
 
     run: Run
     profile: str
@@ -65,7 +65,7 @@ class Outcome:
 
 @contextmanager
 def server(url: str | None = None) -> Iterator[str]:
-    """The address of a PostgreSQL with a migrated template: the one at `url`, or one of our own."""
+    """The URL of a PostgreSQL with a migrated template: the one at `url`, or an embedded one."""
     with asyncio.Runner() as runner:
         stack = AsyncExitStack()
         try:
@@ -79,7 +79,7 @@ async def _server(stack: AsyncExitStack, url: str | None) -> str:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="botpool-simulation-"))
         url = await stack.enter_async_context(embedded_postgres(Path(folder)))
         connection = await asyncpg.connect(url)
-        # It must not outlive the run. And what a vacuum does depends on when it comes.
+        # The data need not outlive the run. Autovacuum would make runs depend on its timing.
         for setting in (*_FORGETFUL, "autovacuum = off"):
             await connection.execute(f"ALTER SYSTEM SET {setting}")
         await connection.execute("SELECT pg_reload_conf()")
@@ -110,7 +110,7 @@ def _named(url: str, name: str) -> str:
 
 
 def simulate(url: str, run: Run, show: Callable[[str], None] | None = None) -> Outcome:
-    """Run one seed on a database of its own, on the server at `url`."""
+    """Run one seed on its own database, on the server at `url`."""
     began = time.monotonic()
     name = f"{_TEMPLATE}_{run.seed}"
     with asyncio.Runner() as runner:

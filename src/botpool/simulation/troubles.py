@@ -1,4 +1,4 @@
-"""What goes wrong on purpose: when, to whom, and for how long follow from the seed."""
+"""What goes wrong on purpose. The seed decides when, to what, and for how long."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from botpool.errors import BotpoolError
-from botpool.reconciler import Point
+from botpool.reconciler import Checkpoint
 from botpool.simulation.replicas import Unreachable
 from botpool.states import SlotStatus
 
@@ -24,22 +24,22 @@ _CALLS = ("pull", "create", "start", "observe", "stop", "remove", "logs", "list"
 
 
 class Troubles:
-    """Makes trouble until it is told to cease."""
+    """Makes trouble until it is told to stop."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._ceased = False
         self._tasks: list[asyncio.Task[None]] = []
         self._armed: dict[str, str] = {}
-        """What is to happen to whoever comes to a point first."""
-        self._points: list[Point] = []
+        """What happens to the first replica that reaches each checkpoint or call."""
+        self._checkpoints: list[Checkpoint] = []
         self._random = self._chance("choices")
 
     def _chance(self, name: str) -> random.Random:
         return random.Random(f"{self._world.seed}/{name}")  # noqa: S311 - repeatable
 
     def begin(self) -> None:
-        """Begin to make the troubles of the profile."""
+        """Start the troubles of the profile."""
         actions: dict[str, Callable[[random.Random], None]] = {
             "kill": self._kill,
             "kill at a point": self._kill_at_point,
@@ -69,7 +69,7 @@ class Troubles:
             )
 
     def cease(self) -> None:
-        """Make no more trouble, and take back what can be taken back."""
+        """Stop all trouble, and undo what can be undone."""
         self._ceased = True
         self._armed.clear()
         for task in self._tasks:
@@ -100,8 +100,8 @@ class Troubles:
 
     # To replicas
 
-    def at(self, replica: Replica, where: Point | str) -> None:
-        """Do what is to happen to whoever comes here first."""
+    def at(self, replica: Replica, where: Checkpoint | str) -> None:
+        """Do to a replica what is armed for the first one that comes here."""
         match self._armed.pop(where, None):
             case "kill":
                 replica.kill(f"at {where}")
@@ -117,13 +117,13 @@ class Troubles:
             replica.kill("anywhere")
 
     def _kill_at_point(self, chance: random.Random) -> None:
-        """Let whoever comes to a point be killed there: each point in its turn."""
-        if not self._points:
-            self._points = chance.sample([*Point], len(Point))
-        self._armed[self._points.pop()] = "kill"
+        """Kill the next replica that reaches a checkpoint: each checkpoint in its turn."""
+        if not self._checkpoints:
+            self._checkpoints = chance.sample([*Checkpoint], len(Checkpoint))
+        self._armed[self._checkpoints.pop()] = "kill"
 
     def _pause_at_point(self, chance: random.Random) -> None:
-        self._armed[chance.choice([*Point])] = "pause"
+        self._armed[chance.choice([*Checkpoint])] = "pause"
 
     def _arm_call(self, chance: random.Random, what: str) -> None:
         self._armed[f"{chance.choice(('before', 'after'))} {chance.choice(_CALLS)}"] = what
@@ -178,7 +178,7 @@ class Troubles:
         self._back_later(host, seconds)
 
     def _host_loses_network(self, chance: random.Random) -> None:
-        """Neither do we reach it, nor do its bots reach us; they run on."""
+        """Cut a host off: botpool can't reach it, nor its bots botpool. The bots run on."""
         host, seconds = self._host(chance), chance.uniform(30, 500)
         self._world.journal.did("host loses its network", f"{host} for {seconds:.0f} s")
         self._world.engine.take_away(host)
@@ -245,15 +245,15 @@ class Troubles:
         if not (replica := self._somebody(chance)):
             return
         try:
-            slots = await replica.ask(lambda pool: pool.slots())
+            slots = await replica.ask(lambda asked: asked.store.slots.all())
             found = [slot for slot in slots if status in {None, slot.status}]
             if not found:
                 return
             slot = chance.choice(found)
             self._world.journal.did(what, slot.slot_name)
             if what == "drain":
-                await replica.ask(lambda pool: pool.drain_slot(slot.id))
+                await replica.ask(lambda asked: asked.pool.slots.drain(slot.id))
             else:
-                await replica.ask(lambda pool: pool.retry_slot(slot.id))
+                await replica.ask(lambda asked: asked.pool.slots.retry(slot.id))
         except (Unreachable, BotpoolError) as error:
             self._world.journal.note(f"  {what} failed: {error}")

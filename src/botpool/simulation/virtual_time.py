@@ -1,9 +1,9 @@
-"""Time that jumps: an event loop in which nothing is waited for but the next timer.
+"""Virtual time: an event loop whose time jumps to the next timer.
 
-When nobody has anything to do before the next timer, the loop's time becomes that timer's. A
-statement is run by the database at once: nobody else has a turn meanwhile, and time stands still.
-The database's clock is set to the loop's before it, so both sides agree on every millisecond. So
-whatever happens in the loop happens again when it is run again.
+When no task has anything to do before the next timer, the loop's time becomes that timer's. The
+database runs each statement at once: no other task runs meanwhile, and time stands still. Before
+each statement the database's clock is set to the loop's, so both agree on every millisecond.
+Therefore a run can be repeated exactly.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from botpool.store import Database
-from botpool.store.database import _open
-from botpool.store.queries import QUERIES
+from botpool.store.postgres.database import _open
+from botpool.store.queries import named_queries
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -31,7 +31,7 @@ _MOST_REAL_SECONDS = 1.0
 
 
 class _JumpingSelector(selectors.DefaultSelector):
-    """Waits for nothing: time jumps instead."""
+    """Doesn't wait: time jumps instead."""
 
     loop: VirtualLoop
 
@@ -46,7 +46,7 @@ class _JumpingSelector(selectors.DefaultSelector):
 
 
 class NumberedTask(asyncio.Task[_Result]):
-    """A task that is found in a set by its number, so that sets of tasks are in the same order."""
+    """A task with a number as its hash, so that sets of tasks have the same order in every run."""
 
     def __init__(self, coroutine: Any, *, number: int, **options: Any) -> None:
         self.number = number
@@ -54,16 +54,16 @@ class NumberedTask(asyncio.Task[_Result]):
         super().__init__(coroutine, **options)
 
     def __hash__(self) -> int:
-        """Its number, where it would be its address."""
+        """Its number, in place of its address in memory."""
         return self.number
 
     def __eq__(self, other: object) -> bool:
-        """Nothing else is equal to it."""
+        """Only the task itself is equal to it."""
         return self is other
 
 
 class Process:
-    """Tasks that live and die together: what a task of it creates belongs to it too."""
+    """Tasks that live and die together. A task that one of them creates belongs to it, too."""
 
     def __init__(self) -> None:
         self._tasks: dict[NumberedTask[Any], None] = {}
@@ -77,7 +77,7 @@ class Process:
         return task
 
     def adopt(self, task: NumberedTask[Any]) -> None:
-        """Let a task belong to this process."""
+        """Add a task to this process."""
         if task.process is not None:
             task.process._tasks.pop(task, None)  # noqa: SLF001 - another one of ours
         task.process = self
@@ -99,7 +99,7 @@ class Process:
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """An event loop whose time is its own."""
+    """An event loop with its own time."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -115,7 +115,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def create_task(  # type: ignore[override]
         self, coro: Coroutine[Any, Any, _Result], **options: Any
     ) -> NumberedTask[_Result]:
-        """A task with a number, of the process of the task that creates it."""
+        """A numbered task. It belongs to the process of the task that creates it."""
         task = NumberedTask[_Result](coro, loop=self, number=next(self._numbers), **options)
         creator = asyncio.current_task(self)
         if isinstance(creator, NumberedTask) and creator.process is not None:
@@ -153,12 +153,12 @@ class ClockedDatabase(Database):
     @classmethod
     @asynccontextmanager
     async def opened(cls, url: str) -> AsyncIterator[Self]:
-        """A migrated database, not used yet, that lives in this loop's time from now on."""
+        """A migrated, unused database that uses this loop's time from now on."""
         loop = asyncio.get_running_loop()
         outside = asyncio.new_event_loop()
         with _outside(loop):
             database = cls(outside.run_until_complete(_open(url, 1)), outside)
-            sql = QUERIES["use_virtual_clock"]
+            sql = named_queries("installation")["use_virtual_clock"]
             outside.run_until_complete(Database.execute(database, sql))
         try:
             yield database
@@ -184,7 +184,7 @@ class ClockedDatabase(Database):
         return self._at_once(super().execute(sql, *args, seconds=seconds))
 
     async def listen(self, channel: str, heard: Callable[[], None]) -> None:
-        """Hear nothing: when an announcement arrives, nobody can repeat. What polls, finds."""
+        """Do nothing: the time at which a notification arrives can't be repeated. Polls suffice."""
         await asyncio.Event().wait()
 
     def _at_once(self, statement: Coroutine[Any, Any, _Result]) -> _Result:
@@ -194,7 +194,7 @@ class ClockedDatabase(Database):
 
     async def _at(self, now: datetime, statement: Coroutine[Any, Any, _Result]) -> _Result:
         if self._told != now:
-            await super().execute(QUERIES["set_virtual_time"], now)
+            await super().execute(named_queries("installation")["set_virtual_time"], now)
             self._told = now
         return await statement
 

@@ -1,6 +1,6 @@
-"""What runs: replicas, an engine, bots, and those who ask for bots, for so many hours.
+"""The simulated world: replicas, an engine, bots, and callers that create bots.
 
-Then the troubles cease, and all of it has to come to rest.
+After some hours the troubles stop, and everything has to come to rest.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from botpool.errors import (
     InvalidRequest,
     TransitionRefused,
 )
-from botpool.models import NewBot
+from botpool.models.bots import NewBot
 from botpool.pool import Pool
 from botpool.simulation.bots import Bots, config_of, new_plan
 from botpool.simulation.checks import Checks, longest_life
@@ -57,23 +57,23 @@ _MOST_ATTEMPTS = 20
 _TELL_SECONDS = 20.0
 _VACUUM_MINUTES = 10
 _VACUUM = "VACUUM bots, bot_pool_slots, bot_pool_queue, duties, image_pulls, hosts, virtual_clock"
-"""What autovacuum would do, whenever that comes."""
+"""What autovacuum would do, at a time that would differ from run to run."""
 
 
 class PromiseBroken(Exception):
-    """Something did not hold that must."""
+    """Something that must always hold did not hold."""
 
 
 @dataclass
 class Health:
-    """For how long at least one replica has been well."""
+    """For how long at least one replica has been able to work."""
 
     world: World
     _since: float | None = None
     _before: float = 0.0
 
     def changed(self) -> None:
-        """Something happened to a replica."""
+        """Update it after something happened to a replica."""
         if not any(replica.well for replica in self.world.replicas):
             self._before += self.seconds
             self._since = None
@@ -81,26 +81,26 @@ class Health:
             self._since = asyncio.get_running_loop().time()
 
     def again(self) -> None:
-        """Count anew: the clock jumped."""
+        """Start counting again, because the clock jumped."""
         self._before += self.seconds
         self._since = None
         self.changed()
 
     @property
     def in_all(self) -> float:
-        """For how many seconds since the beginning."""
+        """For how many seconds in all, since the beginning."""
         return self._before + self.seconds
 
     @property
     def seconds(self) -> float:
-        """For how many seconds."""
+        """For how many seconds without a break until now."""
         if self._since is None:
             return 0.0
         return asyncio.get_running_loop().time() - self._since
 
 
 class Announcements:
-    """Brings what one replica announces to those who listen, a moment later."""
+    """Delivers what one replica announces to the listeners, a moment later."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(f"{seed}/announcements")  # noqa: S311 - repeatable
@@ -115,7 +115,7 @@ class Announcements:
 
     @contextmanager
     def listener(self, channel: str, heard: Callable[[], None]) -> Iterator[None]:
-        """Hear what is announced, for the length of the block."""
+        """Listen to announcements for the length of the block."""
         entry = (channel, heard)
         self._listeners.append(entry)
         try:
@@ -126,7 +126,7 @@ class Announcements:
 
 @dataclass
 class World:
-    """Everything that there is. `run` lets it run."""
+    """Everything in a run. `run` starts it."""
 
     seed: int
     hours: float
@@ -135,12 +135,12 @@ class World:
     journal: Journal
     replicas: list[Replica] = field(default_factory=list)
     cut_off: set[str] = field(default_factory=set)
-    """The hosts from which nobody reaches us."""
+    """The hosts whose containers can't reach botpool."""
     jumps: int = 0
     """How often the clock was moved."""
 
     def __post_init__(self) -> None:
-        """Put together what the profile asks for."""
+        """Build what the profile describes."""
         self.settings = self.profile.settings
         self.store = Store(self.database)
         self.process = Process()
@@ -167,10 +167,10 @@ class World:
         self._requests = 0
         self._told = time.monotonic()
 
-    # What others need of it
+    # What the parts need from it
 
     def broken(self, promise: str, where: str) -> None:
-        """Tell that a promise is broken. The first one counts."""
+        """Report a broken promise. The first one counts."""
         self.journal.note(f"! BROKEN: {promise}: {where}")
         if not self._broken.done():
             self._broken.set_exception(PromiseBroken(f"{promise}: {where}"))
@@ -180,17 +180,17 @@ class World:
         return [self.settings.image(platform) for platform in Platform]
 
     def troubled(self, host: str) -> bool:
-        """Whether there is trouble with a host now."""
+        """Whether a host has trouble now."""
         return not self.engine.reachable(host) or self.engine.faults is self.profile.storm
 
     def move_clock(self, by: timedelta) -> None:
-        """Let the database's clock jump."""
+        """Make the database's clock jump."""
         self.database.ahead += by
         self.jumps += 1
         self.health.again()
 
     def replica_ended(self, replica: Replica) -> None:
-        """A replica is over: another one starts before long."""
+        """Remove a replica that has ended, and start another one soon."""
         self.replicas.remove(replica)
         self.health.changed()
         seconds = (
@@ -210,18 +210,18 @@ class World:
         replica.start()
 
     async def ask(
-        self, chance: random.Random, request: Callable[[Pool], Coroutine[Any, Any, _Result]]
+        self, chance: random.Random, request: Callable[[Replica], Coroutine[Any, Any, _Result]]
     ) -> _Result:
-        """What one of the replicas answers. Raises `Unreachable`."""
+        """The answer of one of the replicas. Raises `Unreachable`."""
         await asyncio.sleep(chance.uniform(0.001, 0.05))
         if not self.replicas:
             raise Unreachable
         return await chance.choice(self.replicas).ask(request)
 
-    # How it goes
+    # The scenario
 
     async def run(self) -> None:
-        """Let it run, and come to rest. Raises `PromiseBroken`."""
+        """Run until everything has come to rest. Raises `PromiseBroken`."""
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._unseen)
         with self._listening_to_logs():
@@ -239,7 +239,7 @@ class World:
                 await asyncio.sleep(1)
 
     async def _scenario(self) -> None:
-        await Pool(self.store, self.settings).configure()
+        await Pool(self.store, self.settings).queue.configure()
         for _ in range(self.profile.replicas):
             self._start_replica()
         watching = self.process.spawn(self._watch())
@@ -250,14 +250,14 @@ class World:
             self._requests += 1
             self.process.spawn(self._request(self._requests))
         await asyncio.sleep(end - asyncio.get_running_loop().time())
-        self.journal.note("the troubles cease")
+        self.journal.note("the troubles stop")
         self._resting = True
         self.troubles.cease()
         await self._come_to_rest()
         watching.cancel()
 
     def _arrivals(self, end: float) -> list[float]:
-        """When bots are asked for: in waves on the hour and the half hour, and in between."""
+        """When bots are created: in waves on the hour and the half hour, and in between."""
         chance = random.Random(f"{self.seed}/arrivals")  # noqa: S311 - repeatable
         waves = max(1, ceil(end / _WAVE_SECONDS))
         return sorted(
@@ -276,7 +276,7 @@ class World:
             self._tell_progress()
 
     def _tell_progress(self) -> None:
-        """Say how far it is, if it takes long."""
+        """Print the progress, if it takes long."""
         if time.monotonic() - self._told > _TELL_SECONDS:
             self._told = time.monotonic()
             hours, done = asyncio.get_running_loop().time() / 3600, self.journal.ended.total()
@@ -287,7 +287,7 @@ class World:
             )
 
     async def _come_to_rest(self) -> None:
-        """Wait until nothing happens any more; it must, in bounded time."""
+        """Wait until nothing happens any more. That must be so in bounded time."""
         loop = asyncio.get_running_loop()
         longest = longest_life(self.settings, self.profile.longest_stay) + _REST_SECONDS
         deadline = loop.time() + longest
@@ -298,10 +298,10 @@ class World:
             await asyncio.sleep(_LOOK_SECONDS)
         await self.checks.make()
 
-    # Those who ask for bots
+    # The callers
 
     async def _request(self, number: int) -> None:
-        """Ask for a bot, as somebody does who asks again when there is no answer."""
+        """Create a bot, like a caller that repeats its request until it gets an answer."""
         chance = random.Random(f"{self.seed}/request/{number}")  # noqa: S311 - repeatable
         plan = new_plan(chance, self.profile.longest_stay)
         bot = NewBot(
@@ -317,17 +317,17 @@ class World:
             idempotency_key=f"request {number}",
             request_digest=str(number).encode(),
         )
-        bot_id = await self._until_answered(chance, lambda pool: _create(pool, bot))
-        again = await self._until_answered(chance, lambda pool: _create(pool, bot))
+        bot_id = await self._until_answered(chance, lambda asked: _create(asked.pool, bot))
+        again = await self._until_answered(chance, lambda asked: _create(asked.pool, bot))
         if None not in {bot_id, again} and bot_id != again:
             self.broken("a request makes one bot", f"request {number}: {bot_id} and {again}")
         if bot_id is not None and chance.random() < 1 / 6:
             await asyncio.sleep(chance.choice((1, 30, 300)) * chance.random())
-            self.journal.note(f"  bot {bot_id} is to stop")
-            await self._until_answered(chance, lambda pool: _stop(pool, bot_id))
+            self.journal.note(f"  a caller stops bot {bot_id}")
+            await self._until_answered(chance, lambda asked: _stop(asked.pool, bot_id))
 
     async def _until_answered(
-        self, chance: random.Random, request: Callable[[Pool], Coroutine[Any, Any, _Result]]
+        self, chance: random.Random, request: Callable[[Replica], Coroutine[Any, Any, _Result]]
     ) -> _Result | None:
         for _ in range(_MOST_ATTEMPTS):
             try:
@@ -336,10 +336,10 @@ class World:
                 await asyncio.sleep(chance.uniform(0.2, 5))
         return None
 
-    # What nobody is to overlook
+    # What must not be overlooked
 
     def _unseen(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """A task failed, and nobody looked."""
+        """Report the error of a task that nothing waits for."""
         task = context.get("task") or context.get("future")
         error = context.get("exception")
         if isinstance(task, NumberedTask) and task.process is not None and task.process.dead:
@@ -367,19 +367,19 @@ class World:
         refused = (TransitionRefused, ConstraintViolated, InvalidRequest)
         expected = (BotpoolError, TimeoutError, asyncio.CancelledError)
         if isinstance(error, refused) or (error is not None and not isinstance(error, expected)):
-            self.broken("nothing fails but what is foreseen", f"{line['event']}: {error!r}")
+            self.broken("only expected errors happen", f"{line['event']}: {error!r}")
         return ""
 
 
 async def _create(pool: Pool, bot: NewBot) -> int | None:
     try:
-        return (await pool.create_bot(bot)).bot.id
+        return (await pool.creation.create_bot(bot)).bot.id
     except DuplicateBot:
         return None
 
 
 async def _stop(pool: Pool, bot_id: int) -> None:
     try:
-        await pool.stop_bot(bot_id)
+        await pool.assignments.stop_bot(bot_id)
     except BotNotFound:
         return

@@ -1,50 +1,51 @@
-"""The queries on API keys. What a key hashes to goes in, and comes out to be compared alone."""
+"""API keys in the database. Only their hashes are stored."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from botpool.models import ApiKey, KnownKey
+from botpool.models.keys import ApiKey, KnownKey
 from botpool.states import Role
-from botpool.store.base import Queries
-from botpool.store.queries import QUERIES
+from botpool.store.queries import Queries
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     import asyncpg
 
+    from botpool.store.postgres.database import Database
 
-class KeyQueries(Queries):
-    """The queries of sql/keys.sql."""
 
-    async def add_api_key(self, name: str, role: Role, digest: bytes, prefix: str) -> ApiKey:
-        """Let a key be known, unless it is; either way, return it as it is known."""
-        (row,) = await self._database.fetch(QUERIES["add_api_key"], name, role, digest, prefix)
+class Keys:
+    """The queries of keys.sql."""
+
+    def __init__(self, database: Database) -> None:
+        self._queries = Queries(database, "keys")
+
+    async def add(self, name: str, role: Role, digest: bytes, prefix: str) -> ApiKey:
+        """Add a key, unless it is there already. Returns the key as the database has it."""
+        (row,) = await self._queries.rows("add", name, role, digest, prefix)
         return _api_key(row)
 
-    async def list_api_keys(self) -> list[ApiKey]:
+    async def all(self) -> list[ApiKey]:
         """Every key, revoked ones too, the oldest first."""
-        return [_api_key(row) for row in await self._database.fetch(QUERIES["list_api_keys"])]
+        return [_api_key(row) for row in await self._queries.rows("all")]
 
-    async def revoke_api_key(self, key_id: int) -> ApiKey | None:
-        """Let a key open nothing any more."""
-        row = await self._database.fetch_one(QUERIES["revoke_api_key"], key_id)
+    async def revoke(self, key_id: int) -> ApiKey | None:
+        """Revoke a key. None if there is no such key."""
+        row = await self._queries.row("revoke", key_id)
         return None if row is None else _api_key(row)
 
-    async def find_api_keys(
-        self, digests: Collection[bytes], ids: Collection[int]
-    ) -> list[KnownKey]:
-        """The keys with these digests or ids, but for those that are revoked."""
-        rows = await self._database.fetch(QUERIES["find_api_keys"], digests, ids)
+    async def find(self, digests: Collection[bytes], ids: Collection[int]) -> list[KnownKey]:
+        """The keys with these digests or ids, without revoked ones."""
         return [
             KnownKey(key=_api_key(row), digest=row["digest"], read_at=row["read_at"])
-            for row in rows
+            for row in await self._queries.rows("find", digests, ids)
         ]
 
-    async def note_api_key_uses(self, ids: Collection[int], every_ms: int) -> None:
-        """Note that these keys are in use, once in `every_ms`."""
-        await self._database.execute(QUERIES["note_api_key_uses"], ids, every_ms)
+    async def note_uses(self, ids: Collection[int], every_ms: int) -> None:
+        """Note that these keys were used, at most once in `every_ms`."""
+        await self._queries.run("note_uses", ids, every_ms)
 
 
 def _api_key(row: asyncpg.Record) -> ApiKey:

@@ -1,45 +1,33 @@
-"""Hear what others announce."""
+"""Listening in the database: the times in which bots could be heard."""
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
-import structlog
+from botpool.store.queries import Queries
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from datetime import datetime
 
-    from botpool.store.database import Database
-
-_log: structlog.stdlib.BoundLogger = structlog.get_logger("botpool")
-
-_RETRY_SECONDS = 1.0
+    from botpool.store.postgres.database import Database
 
 
-@asynccontextmanager
-async def listening(
-    database: Database, channel: str, heard: Callable[[], None]
-) -> AsyncIterator[None]:
-    """Call `heard` whenever something is announced on a channel, and once at the beginning.
+class Listening:
+    """The queries of listening.sql."""
 
-    A lost connection is made again, and `heard` called then too: something may have been missed.
-    """
-    task = asyncio.create_task(_listen(database, channel, heard))
-    try:
-        yield
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
+    def __init__(self, database: Database) -> None:
+        self._queries = Queries(database, "listening")
 
+    async def note(self, replica: str, for_ms: int) -> None:
+        """Note that a replica could hear bots for the last `for_ms`."""
+        await self._queries.run("note", replica, for_ms)
 
-async def _listen(database: Database, channel: str, heard: Callable[[], None]) -> None:
-    while True:
-        try:
-            await database.listen(channel, heard)
-            _log.warning("listening again", channel=channel)
-        except Exception as error:  # noqa: BLE001 - whatever it is, we listen again
-            _log.warning("can't listen", channel=channel, error=str(error))
-            await asyncio.sleep(_RETRY_SECONDS)
+    async def heard_for(self, since: datetime) -> timedelta:
+        """For how long bots could be heard since `since`."""
+        row = await self._queries.row("heard_for", since)
+        return row["time"] if row else timedelta()
+
+    async def prune(self, before: datetime) -> int:
+        """Delete times of listening that ended before `before`."""
+        return await self._queries.run("prune", before)

@@ -1,12 +1,19 @@
-"""From rows to frozen values. Columns that a value doesn't have stay in the database."""
+"""From rows to frozen values. Columns that a value doesn't have are left out."""
 
 from __future__ import annotations
 
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from botpool.models import Bot, Slot, Transition
-from botpool.states import BotStatus, FailureCause, Platform, SlotStatus
+from botpool.models.bots import Bot
+from botpool.models.slots import Slot, WaitsFor
+from botpool.models.transitions import Transition
+from botpool.states import (
+    BotStatus,
+    FailureCause,
+    Platform,
+    SlotStatus,
+)
 
 if TYPE_CHECKING:
     import asyncpg
@@ -39,5 +46,7 @@ def bot(row: asyncpg.Record) -> Bot:
 def slot(row: asyncpg.Record) -> Slot:
     """A row of bot_pool_slots."""
     values = _values(Slot, row)
+    waits_for = values["waits_for"]
     values["status"] = SlotStatus(values["status"])
+    values["waits_for"] = waits_for and WaitsFor(waits_for)
     return Slot(**values)

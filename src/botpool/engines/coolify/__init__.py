@@ -1,0 +1,1 @@
+"""Slots as applications on Coolify v4."""

@@ -1,0 +1,83 @@
+"""A Coolify engine made from the settings."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import httpx
+
+from botpool.engines.coolify.api import CoolifyApi
+from botpool.engines.coolify.budget import Budget
+from botpool.engines.coolify.engine import CoolifyEngine
+from botpool.errors import SettingsInvalid
+
+if TYPE_CHECKING:
+    from botpool.settings import Settings
+
+
+def coolify_api(
+    settings: Settings, transport: httpx.AsyncBaseTransport | None = None
+) -> CoolifyApi:
+    """The API that the settings name. Raises `SettingsInvalid`."""
+    url, token = settings.coolify_api_url, settings.coolify_api_token
+    if url is None or token is None:
+        raise SettingsInvalid("BOTPOOL_COOLIFY_API_URL and BOTPOOL_COOLIFY_API_TOKEN must be set.")
+    if not _is_address(url):
+        raise SettingsInvalid("BOTPOOL_COOLIFY_API_URL must look like `https://coolify.example`.")
+    secret = token.get_secret_value().strip()
+    if re.fullmatch(r"[!-~]+", secret) is None:  # otherwise a later error would show it
+        raise SettingsInvalid("BOTPOOL_COOLIFY_API_TOKEN must look like `1|…`.")
+    return CoolifyApi(
+        url,
+        secret,
+        Budget(settings.coolify_requests_per_minute),
+        transport=transport,
+    )
+
+
+def coolify_servers(settings: Settings) -> dict[str, str | None]:
+    """Each server with its destination. Raises `SettingsInvalid`."""
+    servers = _several(settings.coolify_server_uuid)
+    if not servers:
+        raise SettingsInvalid("BOTPOOL_COOLIFY_SERVER_UUID must be set.")
+    if len({*servers}) < len(servers):
+        raise SettingsInvalid("BOTPOOL_COOLIFY_SERVER_UUID names a server twice.")
+    destinations: list[str | None] = [*_several(settings.coolify_destination_uuid)]
+    if destinations and len(destinations) != len(servers):
+        raise SettingsInvalid(
+            "BOTPOOL_COOLIFY_DESTINATION_UUID must name one destination for each server, in order."
+        )
+    return dict(zip(servers, destinations or [None] * len(servers), strict=True))
+
+
+def coolify_engine(
+    settings: Settings, installation: str, transport: httpx.AsyncBaseTransport | None = None
+) -> CoolifyEngine:
+    """The engine that the settings describe. Raises `SettingsInvalid`."""
+    if settings.coolify_project_uuid is None:
+        raise SettingsInvalid("BOTPOOL_COOLIFY_PROJECT_UUID must be set.")
+    servers = coolify_servers(settings)
+    return CoolifyEngine(
+        coolify_api(settings, transport),
+        servers,
+        project=settings.coolify_project_uuid,
+        environment=settings.coolify_environment_name,
+        installation=installation,
+        cpus=settings.docker_cpus,
+        memory=settings.docker_memory,
+        shm_size=settings.docker_shm_size,
+        bot_data=settings.coolify_bot_data,
+    )
+
+
+def _is_address(text: str) -> bool:
+    try:
+        url = httpx.URL(text)
+    except httpx.InvalidURL:
+        return False
+    return url.scheme in {"http", "https"} and bool(url.host)
+
+
+def _several(setting: str | None) -> list[str]:
+    return [part.strip() for part in (setting or "").split(",") if part.strip()]

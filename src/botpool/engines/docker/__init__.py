@@ -1,0 +1,1 @@
+"""Slots on Docker Engine APIs, Podman included."""

@@ -1,0 +1,181 @@
+"""The engine that needs nothing installed: a slot is a folder and a group of processes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import shutil
+import signal
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+from botpool.engines.base import Container, ListedContainer, Traits
+from botpool.engines.process.folder import Folder
+from botpool.engines.process.tree import alive, send_signal
+from botpool.errors import EngineUnavailable
+from botpool.tasks.finish import finish
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from botpool.engines.base import ContainerSpec, Observation, PullProgress
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+_START_SECONDS = 0.001
+_LOOK_SECONDS = 0.02
+_KILL_SECONDS = 5.0
+_LEFTOVER_SECONDS = 600.0
+
+
+class ProcessEngine:
+    """Runs `command` for every bot, in folders below `folder`. Bots outlive it."""
+
+    name = "process"
+    traits = Traits()
+
+    def __init__(self, folder: Path, command: Sequence[str]) -> None:
+        self._folder = folder
+        self._command = tuple(command)
+        self._children: set[int] = set()
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._host = _host_name(folder)
+
+    def hosts(self) -> Sequence[str]:
+        """The machine that the folder is on."""
+        return (self._host,)
+
+    async def open_hosts(self) -> Sequence[str]:
+        """The same."""
+        return self.hosts()
+
+    async def pull(self, host: str, image: str, progress: Callable[[PullProgress], None]) -> bool:
+        """Do nothing: processes have no image."""
+        return False
+
+    async def create(self, spec: ContainerSpec) -> str:
+        """Create an empty folder."""
+        await _blocking(self._at(Container(spec.host, spec.name)).create, spec)
+        return spec.name
+
+    async def start(self, container: Container, environment: Mapping[str, str]) -> str:
+        """Start the command in the folder, without botpool's own environment."""
+        folder = self._at(container)
+        child = await _blocking(folder.start, self._command, environment)
+        if child is not None:
+            self._children.add(child)
+            while folder.leader() and not folder.started():  # noqa: ASYNC110 - it is a file
+                await asyncio.sleep(_START_SECONDS)
+        leader = folder.leader()
+        return "ended" if leader is None else str(leader.pid)
+
+    async def observe(self, container: Container, deployment: str | None = None) -> Observation:
+        """Look at the leading process, and at processes that it left behind."""
+        self._reap()
+        return await _blocking(self._at(container).observe)
+
+    async def stop(self, container: Container, grace_seconds: float) -> None:
+        """Send SIGTERM to every process of the container, and after the grace SIGKILL."""
+        folder = self._at(container)
+        loop = asyncio.get_running_loop()
+        forced_at = loop.time() + grace_seconds
+        given_up_at = forced_at + _KILL_SECONDS
+        while found := await _blocking(folder.processes):
+            if loop.time() > given_up_at:
+                numbers = ", ".join(str(process.pid) for process in found)
+                raise EngineUnavailable(f"{container.ref} doesn't end: processes {numbers}.")
+            if loop.time() >= forced_at:
+                send_signal(found, signal.SIGKILL)
+                await asyncio.sleep(_LOOK_SECONDS)
+                continue
+            send_signal(found, signal.SIGTERM)
+            while loop.time() < forced_at and any(alive(process) for process in found):
+                await asyncio.sleep(_LOOK_SECONDS)
+                self._reap()
+            # The next round finds processes that were forked at the last moment.
+
+    async def remove(self, container: Container) -> None:
+        """Remove the folder."""
+        await _blocking(self._at(container).remove)
+
+    async def describe(self, container: Container, text: str) -> None:
+        """Write the line into the folder."""
+        await _blocking(self._at(container).describe, text)
+
+    async def logs(self, container: Container, lines: int) -> list[str]:
+        """The end of the bot's output."""
+        return await _blocking(self._at(container).last_lines, lines)
+
+    async def close(self) -> None:
+        """Do nothing: bots run on."""
+
+    def _at(self, container: Container) -> Folder:
+        if container.host != self._host:
+            raise EngineUnavailable(f"{container.ref} is on {container.host}, not on this machine.")
+        return Folder(self._folder / container.ref)
+
+    def _reap(self) -> None:
+        """Reap child processes that have ended."""
+        for child in [*self._children]:
+            try:
+                ended, _ = os.waitpid(child, os.WNOHANG)
+            except ChildProcessError:
+                ended = child
+            if ended:
+                self._children.discard(child)
+
+    def _listed(self) -> Iterator[ListedContainer]:
+        for path in self._folder.glob(".pool-*"):
+            # A process was killed while it created or removed this; it is never used again.
+            if time.time() - path.stat().st_mtime > _LEFTOVER_SECONDS:
+                shutil.rmtree(path, ignore_errors=True)
+        for path in sorted(self._folder.glob("[!.]*/container.json")):
+            folder = Folder(path.parent)
+            spec = folder.spec()
+            if spec is None:
+                continue  # it has just been removed
+            folder.bound_output()
+            yield ListedContainer(
+                container=Container(self._host, folder.path.name),
+                slot_id=spec["slot_id"],
+                slot_name=spec["slot_name"],
+                observation=folder.observe(),
+            )
+
+    # Last, because from here on `list` is not the built-in any more.
+    async def list(self, host: str) -> list[ListedContainer]:
+        """Every folder."""
+        if host != self._host:
+            raise EngineUnavailable(f"{host} is not this machine.")
+        self._reap()
+        return await _blocking(lambda: [*self._listed()])
+
+
+async def _blocking(
+    what: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
+) -> Result:
+    """Run a blocking call in a thread. A thread can't be cancelled, so it is waited for.
+
+    So no other call starts on a container while a thread still works on it.
+    """
+    try:
+        return await finish(asyncio.to_thread(what, *args, **kwargs))
+    except OSError as error:
+        raise EngineUnavailable(f"This machine failed: {error}") from error
+
+
+def _host_name(folder: Path) -> str:
+    """The name of this folder's machine. The folder keeps it, even if the machine is renamed."""
+    path = folder / ".host"
+    if not path.exists():
+        name = f"local-{secrets.token_hex(3)}"
+        new = folder / f".host-{name}"
+        new.write_text(name, "utf-8")
+        with suppress(FileExistsError):
+            path.hardlink_to(new)
+        new.unlink()
+    return path.read_text("utf-8")

@@ -1,0 +1,1 @@
+"""The feed: every transition, as a stream and as webhooks."""

@@ -1,0 +1,1 @@
+"""botpool's nouns as frozen values, each as the database had it when it was read."""

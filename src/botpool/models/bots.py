@@ -1,0 +1,152 @@
+"""Bots: the request for a bot, the bot itself, and what it reports about its call."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Self, cast
+
+from botpool.states import BotStatus, FailureCause, Platform
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+    from datetime import datetime
+
+    from botpool.models.json import Json
+    from botpool.models.transitions import Transition
+
+DEFAULT_PRIORITY = 100
+"""Bots with a lower number get a slot first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewBot:
+    """A request to be in one meeting.
+
+    For one caller (`key_id`), an `idempotency_key` creates one bot, and only one live bot has a
+    `deduplication_key`.
+    """
+
+    platform: Platform
+    meeting_url: str
+    bot_display_name: str
+    queue_timeout_ms: int
+    priority: int = DEFAULT_PRIORITY
+    correlation_id: str | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
+    key_id: int | None = None
+    callback_url: str | None = None
+    deduplication_key: str | None = None
+    idempotency_key: str | None = None
+    request_digest: bytes | None = None
+    max_launch_attempts: int | None = None
+    relaunch_in_call: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bot:
+    """One request to be in one meeting, from creation to its end.
+
+    `slot_name`, `container_ref` and `lease` say where it last ran; they stay after the release.
+    """
+
+    id: int
+    platform: Platform
+    meeting_url: str
+    bot_display_name: str
+    status: BotStatus
+    priority: int
+    queue_timeout_ms: int
+    correlation_id: str
+    metadata: Json
+    config: Json
+    launch_attempts: int
+    slot_name: str | None
+    container_ref: str | None
+    lease: int | None
+    created_at: datetime
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    last_heartbeat: datetime | None = None
+    failure_reason: str | None = None
+    failure_cause: FailureCause | None = None
+    key_id: int | None = None
+    callback_url: str | None = None
+    deduplication_key: str | None = None
+    request_digest: bytes | None = None
+    max_launch_attempts: int | None = None
+    relaunch_in_call: bool = False
+    avoid_host: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreatedBot:
+    """A new bot, and its place in the queue if it has to wait."""
+
+    bot: Bot
+    queue_position: int | None = None
+    estimated_wait_ms: int | None = None
+
+    @classmethod
+    def born(cls, request: NewBot, birth: Transition) -> Self:
+        """The bot of a request, made from its first transition."""
+        bot = Bot(
+            id=cast("int", birth.bot_id),
+            platform=request.platform,
+            meeting_url=request.meeting_url,
+            bot_display_name=request.bot_display_name,
+            status=BotStatus(cast("str", birth.to_status)),
+            priority=request.priority,
+            queue_timeout_ms=request.queue_timeout_ms,
+            correlation_id=cast("str", birth.correlation_id),
+            metadata=dict(request.metadata),
+            config=dict(request.config),
+            launch_attempts=0 if birth.slot_id is None else 1,
+            slot_name=birth.slot_name,
+            container_ref=birth.container_ref,
+            lease=birth.lease,
+            created_at=birth.at,
+            key_id=request.key_id,
+            callback_url=request.callback_url,
+            deduplication_key=request.deduplication_key,
+            request_digest=request.request_digest,
+            max_launch_attempts=request.max_launch_attempts,
+            relaunch_in_call=request.relaunch_in_call,
+        )
+        return cls(
+            bot=bot,
+            queue_position=birth.details.get("queuePosition"),
+            estimated_wait_ms=birth.details.get("estimatedWaitMs"),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BotEvent:
+    """Something that a bot reported about its call."""
+
+    at: datetime
+    type: str
+    data: Json
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogLine:
+    """A log line that a bot sent."""
+
+    at: datetime
+    level: str
+    line: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BotPage:
+    """Which bots to list: ids below `before`, newest first, filtered by the other fields."""
+
+    before: int = 2**63 - 1
+    limit: int = 50
+    key_id: int | None = None
+    platform: Platform | None = None
+    statuses: Collection[BotStatus] | None = None
+    container_ref: str | None = None
+    correlation_id: str | None = None
+    deduplication_key: str | None = None

@@ -1,0 +1,5 @@
+"""A JSON object."""
+
+from typing import Any
+
+Json = dict[str, Any]

@@ -1,0 +1,47 @@
+"""API keys."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from botpool.states import Role
+
+_SECRET_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiKey:
+    """A key as it is listed. `prefix` is how it begins, if botpool made it."""
+
+    id: int
+    name: str
+    role: Role
+    prefix: str
+    created_at: datetime
+    last_used_at: datetime | None
+    revoked_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownKey:
+    """A key that is not revoked, its hash, and the database's time when it was read."""
+
+    key: ApiKey
+    digest: bytes = field(repr=False)
+    read_at: datetime
+
+
+def new_key(role: Role) -> str:
+    """A new random key."""
+    return f"bp_{role}_{secrets.token_urlsafe(_SECRET_BYTES)}"
+
+
+def token_digest(token: str) -> bytes:
+    """The hash of a key or a slot's token. Both are random, so a plain hash is enough."""
+    return hashlib.sha256(token.encode()).digest()

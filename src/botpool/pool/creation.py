@@ -1,0 +1,92 @@
+"""How a bot is created: on an idle slot, on a new one, or in the queue.
+
+Requests with the same idempotency key create one bot. Only one live bot has a deduplication key.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from botpool.errors import (
+    ConstraintViolated,
+    DuplicateBot,
+    IdempotencyMismatch,
+    InvalidRequest,
+)
+from botpool.models.bots import CreatedBot
+from botpool.states import Platform
+from botpool.tasks.batches import Batcher
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from botpool.models.bots import NewBot
+    from botpool.pool.publisher import Publisher
+    from botpool.settings import Settings
+    from botpool.store import Store
+
+
+class Creation:
+    """Creates bots. Requests that arrive together are written together."""
+
+    def __init__(self, store: Store, settings: Settings, publisher: Publisher) -> None:
+        self._store = store
+        self._settings = settings
+        self._publisher = publisher
+        self._on_idle_slots = {
+            platform: Batcher(partial(self._create, platform, grow=False)) for platform in Platform
+        }
+        self._anywhere = {
+            platform: Batcher(partial(self._create, platform, grow=True)) for platform in Platform
+        }
+
+    async def create_bot(self, bot: NewBot) -> CreatedBot:
+        """Create a bot on the idle slot least recently used, on a new slot, or in the queue.
+
+        A new bot never overtakes the bots that wait. A request that is repeated with its
+        idempotency key gets the same answer. Raises `InvalidRequest` for a queue timeout out of
+        bounds or a value that the database can't store, `IdempotencyMismatch` if another request
+        used the idempotency key, and `DuplicateBot` if a live bot has the deduplication key. Then
+        nothing is written.
+        """
+        longest = self._settings.max_queue_timeout_ms
+        if not 0 <= bot.queue_timeout_ms <= longest:
+            raise InvalidRequest(f"The queue timeout must be between 0 and {longest} ms.")
+        try:
+            created = await self._on_idle_slots[bot.platform](bot)
+            # The second way takes the platform's lock; the first needs none, but an idle slot.
+            created = created or await self._anywhere[bot.platform](bot)
+        except ConstraintViolated as error:
+            return await self._created_before(bot, error)
+        if created is None:
+            raise RuntimeError("the database created no bot and gave no reason")
+        return created
+
+    async def _create(
+        self, platform: Platform, bots: Sequence[NewBot], *, grow: bool
+    ) -> list[CreatedBot | None]:
+        """Create the bots for which there is a slot; with `grow`, all of them."""
+        named = [replace(bot, correlation_id=bot.correlation_id or str(uuid4())) for bot in bots]
+        written = await self._publisher.publish(self._store.bots.create(platform, named, grow=grow))
+        births = [t for t in written if t.machine == "bot" and t.from_status is None]
+        created = [CreatedBot.born(bot, birth) for bot, birth in zip(named, births, strict=False)]
+        return [*created, *(None for _ in bots[len(created) :])]
+
+    async def _created_before(self, bot: NewBot, error: ConstraintViolated) -> CreatedBot:
+        """The earlier answer to the same request. Raises if there is none, or it was another."""
+        if error.constraint == "bots_deduplication" and bot.deduplication_key is not None:
+            live = await self._store.bots.of_deduplication_key(bot.key_id, bot.deduplication_key)
+            if live is not None:
+                raise DuplicateBot(live.id)
+        if error.constraint != "bots_idempotency" or bot.idempotency_key is None:
+            raise error
+        before = await self._store.bots.of_request(bot.key_id, bot.idempotency_key)
+        if before is None:
+            raise error
+        if before.request_digest != bot.request_digest:
+            raise IdempotencyMismatch
+        timeline = await self._store.transitions.timeline(before.id)
+        return CreatedBot.born(bot, next(step for step in timeline if step.machine == "bot"))

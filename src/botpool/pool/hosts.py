@@ -1,0 +1,55 @@
+"""Hosts: which of them get new work. If a host gets room, waiting bots get it at once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from botpool.errors import HostNotFound
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from botpool.models.hosts import Host, HostReport
+    from botpool.models.transitions import Transition
+    from botpool.pool.publisher import Publisher
+    from botpool.store import Store
+
+
+class Hosts:
+    """Decides which hosts get new work."""
+
+    def __init__(self, store: Store, publisher: Publisher) -> None:
+        self._store = store
+        self._publisher = publisher
+
+    async def report(self, engine: str, hosts: Sequence[HostReport]) -> list[Transition]:
+        """Note whether hosts answer and how many slots each may have. Bots that wait get room."""
+        return await self._publisher.publish(self._store.hosts.report(engine, hosts))
+
+    async def drain(self, engine: str, host: str, *, drain: bool = True) -> Host:
+        """Drain a host, so that it gets no new work, or undrain it. Its bots stay.
+
+        Raises `HostNotFound`.
+        """
+        await self._get(engine, host)
+        await self._publisher.publish(self._store.hosts.drain(engine, host, drain=drain))
+        return await self._get(engine, host)
+
+    async def note_healthy(self, engine: str, host: str, *, answers_only: bool = False) -> None:
+        """Let a host on which something failed get work again; waiting bots get its slots.
+
+        With `answers_only`, only a host that was unhealthy because it didn't answer.
+        """
+        await self._publisher.publish(
+            self._store.hosts.note_success(engine, host, answers_only=answers_only)
+        )
+
+    async def probe(self) -> list[Transition]:
+        """Let one slot of each unhealthy host get a bot, if the host is due for a probe."""
+        return await self._publisher.publish(self._store.hosts.probe())
+
+    async def _get(self, engine: str, host: str) -> Host:
+        for known in await self._store.hosts.all():
+            if (known.engine, known.host) == (engine, host):
+                return known
+        raise HostNotFound(f"There is no host {host} of the engine {engine}.")

@@ -1,0 +1,48 @@
+"""Publishing changes: each is logged, and the processes that it concerns are woken."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from botpool.logs import log_transitions
+from botpool.states import SLOT_NEEDS_WORK
+from botpool.store.installation import FEED, WEBHOOKS, WORK
+from botpool.tasks.background import BackgroundCall
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+    from botpool.models.transitions import Transition
+    from botpool.store import Store
+
+
+class Publisher:
+    """Logs and announces what was written."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._channels: set[str] = set()
+        self._announcement = BackgroundCall(self._announce)
+
+    async def publish(self, change: Awaitable[list[Transition]]) -> list[Transition]:
+        """Wait for a change, log what it wrote, wake the listeners that it concerns, return it."""
+        written = await change
+        log_transitions(written)
+        if written:
+            channels = {FEED}
+            for step in written:
+                if step.machine == "bot" and step.from_status != step.to_status:
+                    channels.add(WEBHOOKS)
+                elif step.machine == "slot" and step.to_status in SLOT_NEEDS_WORK:
+                    channels.add(WORK)
+            self.wake(*channels)
+        return written
+
+    def wake(self, *channels: str) -> None:
+        """Wake the listeners on these channels, soon."""
+        self._channels.update(channels)
+        self._announcement.request()
+
+    async def _announce(self) -> None:
+        channels, self._channels = self._channels, set()
+        await self._store.installation.announce(sorted(channels))

@@ -1,0 +1,50 @@
+"""The queue: bots that wait get slots in order, and end at their deadline."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from botpool.states import Platform
+
+if TYPE_CHECKING:
+    from botpool.models.transitions import Transition
+    from botpool.pool.publisher import Publisher
+    from botpool.settings import Settings
+    from botpool.store import Store
+
+_BATCH = 1000
+
+
+class Queue:
+    """Gives slots to the bots that wait, and ends bots that waited too long."""
+
+    def __init__(self, store: Store, settings: Settings, publisher: Publisher) -> None:
+        self._store = store
+        self._settings = settings
+        self._publisher = publisher
+
+    async def configure(self) -> None:
+        """Update the pools to match the settings. If that makes room, waiting bots get slots."""
+        for platform in Platform:
+            await self._publisher.publish(
+                self._store.pools.set(
+                    platform,
+                    self._settings.max_pool_size,
+                    self._settings.engine,
+                    self._settings.image(platform),
+                )
+            )
+
+    async def assign_waiting(self, platform: Platform) -> list[Transition]:
+        """Give free slots to the bots that wait, and grow the pool if it may grow.
+
+        Every change that frees a slot does this itself. This is the safety net.
+        """
+        return await self._publisher.publish(self._store.queue.assign_waiting(platform))
+
+    async def expire(self) -> list[Transition]:
+        """End the bots that waited past their deadline: `FATAL`, cause `queue_timeout`."""
+        written: list[Transition] = []
+        while expired := await self._publisher.publish(self._store.queue.expire(_BATCH)):
+            written += expired
+        return written

@@ -1,0 +1,101 @@
+"""Slots without a bot: made idle, repaired, drained, imported, deleted."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from botpool.states import SlotStatus
+from botpool.store.installation import WORK
+from botpool.tasks.batches import Batcher
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from botpool.models.assignments import Lease
+    from botpool.models.slots import ImportedSlot
+    from botpool.models.transitions import Transition
+    from botpool.pool.leases import Leases
+    from botpool.pool.publisher import Publisher
+    from botpool.store import Store
+
+_REASONS = {SlotStatus.RELEASING: "container stopped", SlotStatus.ERROR: "recovered"}
+"""The reason for making a slot idle, by its status before."""
+
+
+class Slots:
+    """Changes slots that have no bot. Slots that are made idle together are written together."""
+
+    def __init__(self, store: Store, publisher: Publisher, leases: Leases) -> None:
+        self._store = store
+        self._publisher = publisher
+        self._leases = leases
+        self._idle = {source: Batcher(partial(self._make_idle, source)) for source in _REASONS}
+
+    async def make_idle(
+        self, slot_id: int, lease: int, was: SlotStatus = SlotStatus.RELEASING
+    ) -> list[Transition]:
+        """Make a slot idle that `was` releasing or in error: its container is proved stopped.
+
+        The first bot that waits gets it at once.
+        """
+        written = await self._idle[was]((slot_id, lease))
+        if not written:
+            await self._leases.check(slot_id, lease)
+        return written
+
+    async def fail(self, slot_id: int, lease: int, reason: str) -> list[Transition]:
+        """Put a slot that is releasing into `error`."""
+        written = await self._publisher.publish(self._store.slots.fail(slot_id, lease, reason))
+        if not written:
+            await self._leases.check(slot_id, lease)
+        return written
+
+    async def delete(self, slot_id: int, lease: int, reason: str) -> list[Transition]:
+        """Delete a slot that is in `error` or drained. Its name and its room are free at once."""
+        written = await self._publisher.publish(self._store.slots.delete(slot_id, lease, reason))
+        if not written:
+            await self._leases.check(slot_id, lease)
+        return written
+
+    async def import_slot(self, slot: ImportedSlot) -> list[Transition]:
+        """Take over an existing container. Its slot is idle once it is proved stopped.
+
+        Raises `ConstraintViolated` if a slot has this name or container, and `TransitionRefused` if
+        the pool is full.
+        """
+        return await self._publisher.publish(self._store.slots.import_(slot))
+
+    async def drain(self, slot_id: int, reason: str = "drained") -> list[Transition]:
+        """Give a slot no further bot, and delete it once it has none."""
+        await self._store.slots.get(slot_id)
+        return await self._publisher.publish(self._store.slots.drain(slot_id, reason))
+
+    async def retry(self, slot_id: int) -> None:
+        """Have a slot in `error` repaired at once. A slot in any other status is left as it is."""
+        await self._store.slots.get(slot_id)
+        if await self._store.slots.retry(slot_id):
+            self._publisher.wake(WORK)
+
+    async def record_container(
+        self, slot_id: int, lease: int, container_ref: str, *, host: str | None, attempt: int
+    ) -> list[Transition]:
+        """Record which container a slot has now, with the old reference and the attempt."""
+        written = await self._publisher.publish(
+            self._store.slots.record_container(slot_id, lease, container_ref, host, attempt)
+        )
+        if not written:
+            await self._leases.check(slot_id, lease)
+        return written
+
+    async def _make_idle(
+        self, source: SlotStatus, leases: Sequence[Lease]
+    ) -> list[list[Transition]]:
+        written = await self._publisher.publish(
+            self._store.slots.make_idle(leases, source, _REASONS[source])
+        )
+        idle = {(t.slot_id, t.lease): t.slot_id for t in written if t.from_status == source}
+        of_slot: dict[int | None, list[Transition]] = {}
+        for step in written:
+            of_slot.setdefault(step.slot_id, []).append(step)
+        return [of_slot.get(idle.pop(lease, None), []) for lease in leases]

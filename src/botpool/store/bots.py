@@ -1,0 +1,152 @@
+"""Bots in the database, what they report about their calls, and what their containers wrote."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from botpool.errors import BotNotFound
+from botpool.models.assignments import Heartbeat
+from botpool.models.bots import BotEvent, LogLine
+from botpool.states import BotStatus, SlotStatus
+from botpool.store.postgres.database import LONG_SECONDS
+from botpool.store.queries import Queries
+from botpool.store.rows import bot
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from datetime import datetime
+
+    from botpool.models.assignments import Lease, Progress
+    from botpool.models.bots import Bot, BotPage, NewBot
+    from botpool.models.json import Json
+    from botpool.models.transitions import Transition
+    from botpool.states import Platform
+    from botpool.store.postgres.database import Database
+
+
+class Bots:
+    """The queries of bots.sql."""
+
+    def __init__(self, database: Database) -> None:
+        self._queries = Queries(database, "bots")
+
+    async def create(
+        self, platform: Platform, bots: Sequence[NewBot], *, grow: bool
+    ) -> list[Transition]:
+        """Create bots of one platform, in this order, as many as there are idle slots.
+
+        With `grow`, create all of them: the others get new slots, or places in the queue.
+        """
+        return await self._queries.transitions("create", platform, bots, grow)
+
+    async def stop(self, bot_id: int, reason: str, grace_ms: int) -> list[Transition]:
+        """Cancel a bot that waits or deploys, or tell a running bot to leave within the grace."""
+        return await self._queries.transitions("stop", bot_id, reason, grace_ms)
+
+    async def advance(
+        self, progress: Progress, sources: Iterable[BotStatus], grace_ms: int
+    ) -> list[Transition]:
+        """Make the slot busy, and advance its bot if the bot is in one of `sources`.
+
+        A bot that is leaving has `grace_ms` to do so.
+        """
+        return await self._queries.transitions("advance", progress, list(sources), grace_ms)
+
+    async def record_heartbeats(self, leases: Sequence[Lease]) -> list[Heartbeat]:
+        """Note that the bots of these leases are alive. Returns only those with current leases."""
+        rows = await self._queries.rows(
+            "record_heartbeats",
+            [slot_id for slot_id, _ in leases],
+            [lease for _, lease in leases],
+        )
+        return [
+            Heartbeat(
+                slot_id=row["slot_id"],
+                lease=row["lease"],
+                slot_status=SlotStatus(row["slot_status"]),
+                bot_status=BotStatus(row["bot_status"]),
+            )
+            for row in rows
+        ]
+
+    # Looked up
+
+    async def get(self, bot_id: int) -> Bot:
+        """One bot. Raises `BotNotFound`."""
+        found = await self.find(bot_id)
+        if found is None:
+            raise BotNotFound(f"There is no bot {bot_id}.")
+        return found
+
+    async def find(self, bot_id: int) -> Bot | None:
+        """One bot, if there is one."""
+        return await self._bot("get", bot_id)
+
+    async def of_request(self, key_id: int | None, idempotency_key: str) -> Bot | None:
+        """The bot that a caller's earlier request created."""
+        return await self._bot("of_request", key_id, idempotency_key)
+
+    async def of_deduplication_key(self, key_id: int | None, key: str) -> Bot | None:
+        """The live bot that has a caller's deduplication key."""
+        return await self._bot("of_deduplication_key", key_id, key)
+
+    async def of_container(self, container_ref: str) -> Bot | None:
+        """The bot that a container runs now, or else the bot that it ran last."""
+        return await self._bot("of_container", container_ref)
+
+    async def page(self, page: BotPage) -> list[Bot]:
+        """One page of bots, newest first."""
+        return [bot(row) for row in await self._queries.rows("page", page)]
+
+    async def _bot(self, query: str, *args: object) -> Bot | None:
+        row = await self._queries.row(query, *args)
+        return None if row is None else bot(row)
+
+    # What they tell
+
+    async def add_events(
+        self, slot_id: int, lease: int, events: Sequence[tuple[str, Json]], most: int
+    ) -> bool:
+        """Keep the newest events of a bot. Returns whether the lease is the current one."""
+        types = [kind for kind, _ in events]
+        data = [data for _, data in events]
+        return await self._queries.found("add_events", slot_id, lease, types, data, most)
+
+    async def events(self, bot_id: int) -> list[BotEvent]:
+        """The events that a bot reported, in order."""
+        return [BotEvent(**row) for row in await self._queries.rows("events", bot_id)]
+
+    async def add_log_lines(
+        self, slot_id: int, lease: int, lines: Sequence[tuple[str, str]], most: int
+    ) -> bool:
+        """Keep the newest log lines of a bot. Returns whether the lease is the current one."""
+        levels = [level for level, _ in lines]
+        texts = [line for _, line in lines]
+        return await self._queries.found("add_log_lines", slot_id, lease, levels, texts, most)
+
+    async def log_lines(self, bot_id: int) -> list[LogLine]:
+        """The log lines of a bot, in order."""
+        return [LogLine(**row) for row in await self._queries.rows("log_lines", bot_id)]
+
+    async def keep_container_logs(
+        self, bot_id: int, slot_id: int, lease: int, lines: Sequence[str]
+    ) -> None:
+        """Keep what a container wrote. If something is kept already, that stays."""
+        await self._queries.run("keep_container_logs", bot_id, slot_id, lease, lines)
+
+    async def has_container_logs(self, bot_id: int, slot_id: int, lease: int) -> bool:
+        """Whether what a container wrote under a lease is kept."""
+        return await self._queries.found("has_container_logs", bot_id, slot_id, lease)
+
+    async def container_logs(self, bot_id: int) -> list[str]:
+        """What the containers of a bot wrote, as far as it was kept at their release."""
+        rows = await self._queries.rows("container_logs", bot_id)
+        return [line for row in rows for line in row["lines"]]
+
+    async def had_container(self, container_ref: str) -> bool:
+        """Whether a bot in the database ran in this container."""
+        return await self._queries.found("had_container", container_ref)
+
+    async def prune(self, before: datetime, limit: int) -> int:
+        """Delete at most `limit` bots that ended before `before`, and return how many."""
+        return await self._queries.run("prune", before, limit, seconds=LONG_SECONDS)

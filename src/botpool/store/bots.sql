@@ -1,0 +1,185 @@
+-- name: create
+-- Create bots of a platform: each on the idle slot least recently used; where $3 says that the pool may
+-- grow and bots may wait, else on a new slot or in the queue.
+SELECT * FROM create_bots($1, $2::jsonb, $3);
+
+-- name: stop
+-- Cancel a bot that waits or deploys, tell one that runs to leave.
+SELECT * FROM stop_bot($1, $2, $3);
+
+-- name: advance
+-- Record, under its lease, how far a bot has come ($1): its slot is busy, and its status is the one that
+-- is said, if that is a step forward from where it was ($2). To leave it has $3 ms; then its slot is
+-- looked at. What the bot itself says (`heard`) is as good as a heartbeat.
+WITH said AS MATERIALIZED (
+    SELECT botpool_now() AS now, s.* FROM jsonb_to_record($1::jsonb) AS s (
+        slot_id bigint, lease bigint, status text, reason text, details jsonb, heard boolean
+    )
+),
+holder AS MATERIALIZED (
+    SELECT
+        s.id, s.slot_name, s.platform, s.container_ref, s.lease, s.status AS slot_status,
+        b.id AS bot_id, b.status AS bot_status, b.correlation_id,
+        b.status = ANY ($2::text[]) AS forward
+    FROM said
+    JOIN bot_pool_slots s ON s.id = said.slot_id AND s.lease = said.lease
+    JOIN bots b ON b.id = s.assigned_bot_id
+    WHERE b.ended_at IS NULL
+    FOR NO KEY UPDATE OF s, b
+),
+slot AS (
+    UPDATE bot_pool_slots s
+    SET status = 'busy', recovery_attempts = 0,
+        due_at = CASE
+            WHEN leaves THEN now + $3 * interval '1 millisecond'
+            ELSE s.due_at
+        END
+    FROM holder, said, LATERAL (SELECT said.status = 'LEAVING' AND forward AS leaves) step
+    WHERE s.id = holder.id AND (slot_status = 'deploying' OR leaves)
+),
+bot AS (
+    UPDATE bots b
+    SET status = CASE WHEN forward THEN said.status ELSE b.status END,
+        started_at = CASE WHEN forward THEN coalesce(b.started_at, now) ELSE b.started_at END,
+        last_heartbeat = CASE WHEN heard THEN now ELSE b.last_heartbeat END
+    FROM holder, said
+    WHERE b.id = holder.bot_id AND (forward OR heard)
+)
+INSERT INTO transitions (
+    at, machine, platform, from_status, to_status,
+    slot_id, slot_name, container_ref, lease, bot_id, correlation_id, reason, details
+)
+SELECT
+    now, machine, platform, from_status, to_status,
+    id, slot_name, container_ref, holder.lease, bot_id, correlation_id, reason, details
+FROM said, holder, LATERAL (
+    VALUES
+        ('slot', slot_status, 'busy', slot_status = 'deploying'),
+        ('bot', bot_status, said.status, forward)
+) step (machine, from_status, to_status, taken)
+WHERE taken
+ORDER BY machine DESC
+RETURNING *;
+
+-- name: record_heartbeats
+-- Note that the bots of these slots live. Returns a row for each lease that is the current one. Only
+-- the bots are locked: a bot that has meanwhile left the slot tells so itself, by where it is.
+WITH beating AS MATERIALIZED (
+    SELECT s.id AS slot_id, s.lease, s.status AS slot_status, b.id, b.status AS bot_status
+    FROM unnest($1::bigint[], $2::bigint[]) AS asked (slot_id, lease)
+    JOIN bot_pool_slots s ON s.id = asked.slot_id AND s.lease = asked.lease
+    JOIN bots b ON b.id = s.assigned_bot_id
+    WHERE b.lease = s.lease AND b.slot_name = s.slot_name AND b.status = ANY (bot_holds_slot())
+    ORDER BY b.id
+    FOR NO KEY UPDATE OF b
+)
+UPDATE bots b SET last_heartbeat = botpool_now()
+FROM beating
+WHERE b.id = beating.id
+RETURNING beating.slot_id, beating.lease, beating.slot_status, beating.bot_status;
+
+-- name: get
+-- One bot.
+SELECT * FROM bots WHERE id = $1;
+
+-- name: of_request
+-- The bot that a caller's request was answered with.
+SELECT * FROM bots WHERE coalesce(key_id, 0) = coalesce($1, 0) AND idempotency_key = $2;
+
+-- name: of_deduplication_key
+-- The live bot that has a caller's deduplication key.
+SELECT * FROM bots
+WHERE coalesce(key_id, 0) = coalesce($1, 0) AND deduplication_key = $2 AND ended_at IS NULL;
+
+-- name: of_container
+-- The bot that a container serves, or, after its end, the one that it served last.
+SELECT b.* FROM bots b
+WHERE b.id = coalesce(
+    (SELECT assigned_bot_id FROM bot_pool_slots WHERE container_ref = $1),
+    (SELECT id FROM bots WHERE container_ref = $1 ORDER BY lease DESC LIMIT 1)
+);
+
+-- name: page
+-- One page of bots ($1), newest first: before an id, of a caller, platform, statuses, container,
+-- correlation or deduplication key, where these are given.
+SELECT * FROM list_bots($1::jsonb);
+
+-- name: prune
+-- Forget bots that ended before $1, at most $2 of them.
+DELETE FROM bots WHERE id IN (
+    SELECT id FROM bots b
+    WHERE ended_at < $1 AND created_at < $1
+        AND NOT EXISTS (SELECT FROM bot_pool_slots WHERE assigned_bot_id = b.id)
+    LIMIT $2
+)
+RETURNING id;
+
+-- name: add_events
+-- Keep what a bot tells, under its lease; beyond the newest $5 of a bot, the oldest make way. No row:
+-- the lease is over.
+WITH holder AS MATERIALIZED (
+    SELECT assigned_bot_id AS bot_id FROM bot_pool_slots
+    WHERE id = $1 AND lease = $2 AND assigned_bot_id IS NOT NULL
+),
+added AS (
+    INSERT INTO bot_events (bot_id, at, type, data)
+    SELECT bot_id, botpool_now(), type, data
+    FROM holder, unnest($3::text[], $4::jsonb[]) WITH ORDINALITY AS event (type, data, n)
+    ORDER BY n
+),
+dropped AS (
+    DELETE FROM bot_events e USING holder
+    WHERE e.bot_id = holder.bot_id AND e.id <= (
+        SELECT id FROM bot_events o WHERE o.bot_id = holder.bot_id
+        ORDER BY id DESC OFFSET greatest($5 - cardinality($3::text[]), 0) LIMIT 1
+    )
+)
+SELECT bot_id FROM holder;
+
+-- name: events
+-- What a bot told, in order.
+SELECT at, type, data FROM bot_events WHERE bot_id = $1 ORDER BY id;
+
+-- name: add_log_lines
+-- Keep what a bot logs, under its lease; beyond the newest $5 of a bot, the oldest make way. No row:
+-- the lease is over.
+WITH holder AS MATERIALIZED (
+    SELECT assigned_bot_id AS bot_id FROM bot_pool_slots
+    WHERE id = $1 AND lease = $2 AND assigned_bot_id IS NOT NULL
+),
+added AS (
+    INSERT INTO bot_logs (bot_id, at, level, line)
+    SELECT bot_id, botpool_now(), level, line
+    FROM holder, unnest($3::text[], $4::text[]) WITH ORDINALITY AS log (level, line, n)
+    ORDER BY n
+),
+dropped AS (
+    DELETE FROM bot_logs l USING holder
+    WHERE l.bot_id = holder.bot_id AND l.id <= (
+        SELECT id FROM bot_logs o WHERE o.bot_id = holder.bot_id
+        ORDER BY id DESC OFFSET greatest($5 - cardinality($3::text[]), 0) LIMIT 1
+    )
+)
+SELECT bot_id FROM holder;
+
+-- name: log_lines
+-- What a bot logged, in order.
+SELECT at, level, line FROM bot_logs WHERE bot_id = $1 ORDER BY id;
+
+-- name: keep_container_logs
+-- Keep what a container wrote while it served a bot, once.
+INSERT INTO container_logs (bot_id, slot_id, lease, at, lines)
+SELECT id, $2, $3, botpool_now(), $4 FROM bots WHERE id = $1
+ON CONFLICT DO NOTHING;
+
+-- name: has_container_logs
+-- Whether what a container wrote for a bot under a lease is kept.
+SELECT FROM container_logs WHERE bot_id = $1 AND slot_id = $2 AND lease = $3;
+
+-- name: container_logs
+-- What the containers of a bot wrote, the oldest first.
+SELECT lines FROM container_logs WHERE bot_id = $1 ORDER BY at, lease;
+
+-- name: had_container
+-- Whether a bot ever ran in this container, as far back as bots are kept.
+SELECT FROM bots WHERE container_ref = $1 LIMIT 1;

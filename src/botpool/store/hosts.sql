@@ -1,0 +1,56 @@
+-- name: note_failure
+-- Note what has failed on a host ($1). $2 failures, each within $3 ms of the one before, make it
+-- unhealthy, to be probed in $4 ms. Returns whether it is unhealthy since this moment.
+SELECT note_failure($1::jsonb, $2, $3, $4) AS unhealthy;
+
+-- name: note_success
+-- Something went well on a host on which something had failed; $3: no more than that it answers.
+SELECT * FROM note_success($1, $2, $3);
+
+-- name: has_failed
+-- Whether something has failed on a host since something last went well there.
+SELECT * FROM hosts
+WHERE engine = $1 AND host = $2 AND (failed <> '{}' OR unhealthy_since IS NOT NULL);
+
+-- name: probe
+-- Let one slot of each unhealthy host be taken, where it is time for that.
+SELECT * FROM probe_hosts();
+
+-- name: all
+-- Every host that something was tried on, or that has slots.
+SELECT
+    coalesce(h.engine, s.engine) AS engine, coalesce(h.host, s.host) AS host,
+    coalesce(h.open, false) AS open, h.capacity, h.drained_at,
+    coalesce(s.slots, 0) AS slots, coalesce(s.running, 0) AS running,
+    coalesce(cardinality(h.failed), 0) AS failures, h.reason, h.unhealthy_since, h.probe_at
+FROM hosts h
+FULL JOIN (
+    SELECT engine, host, count(*) AS slots, count(assigned_bot_id) AS running
+    FROM bot_pool_slots WHERE host IS NOT NULL
+    GROUP BY engine, host
+) s ON s.engine = h.engine AND s.host = h.host
+ORDER BY 1, 2;
+
+-- name: report
+-- Note what a replica tells of the hosts ($2) of an engine ($1). Bots that wait get the room.
+SELECT * FROM report_hosts($1, $2::jsonb);
+
+-- name: drain
+-- Let a host get no new work ($3), or get it again.
+SELECT * FROM drain_host($1, $2, $3);
+
+-- name: admit_deployment
+-- Let a deployment begin on its host, if it is its turn and its bot has not just failed there; else record
+-- that it waits.
+SELECT admit_deployment($1, $2, $3, $4) AS wait;
+
+-- name: wake_deployments
+-- Let deployments that wait for their turn on a host be due, as many as may begin.
+SELECT wake_deployments($1, $2, $3);
+
+-- name: pass_turn
+-- A slot's deployment is over by its bot's own word, and no replica works on it: let those that wait for
+-- their turn on its host be due. Returns the images that starts have brought there.
+SELECT engine, host, unnest(settle_pulls(engine, host)) AS image
+FROM bot_pool_slots, wake_deployments(engine, host, $2)
+WHERE id = $1 AND reserved_by IS NULL AND host IS NOT NULL;

@@ -1,0 +1,31 @@
+"""Pools in the database: how many slots each platform has, and how many it may have."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from botpool.models.pools import PoolNumbers
+from botpool.states import Platform
+from botpool.store.queries import Queries
+
+if TYPE_CHECKING:
+    from botpool.models.transitions import Transition
+    from botpool.store.postgres.database import Database
+
+
+class Pools:
+    """The queries of pools.sql."""
+
+    def __init__(self, database: Database) -> None:
+        self._queries = Queries(database, "pools")
+
+    async def set(
+        self, platform: Platform, max_size: int, engine: str, image: str | None
+    ) -> list[Transition]:
+        """Set how far a pool may grow, and the engine and image of its new slots."""
+        return await self._queries.transitions("set", platform, max_size, engine, image)
+
+    async def numbers(self) -> list[PoolNumbers]:
+        """How many slots and waiting bots each platform has."""
+        rows = await self._queries.rows("numbers")
+        return [PoolNumbers(**{**row, "platform": Platform(row["platform"])}) for row in rows]

@@ -1,0 +1,1 @@
+"""A PostgreSQL server: connections to one, and one of our own."""

@@ -1,0 +1,42 @@
+"""The queue in the database: the bots that wait for a slot."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from botpool.models.queue import QueueEntry, QueuePlace
+from botpool.states import Platform
+from botpool.store.queries import Queries
+
+if TYPE_CHECKING:
+    from botpool.models.transitions import Transition
+    from botpool.store.postgres.database import Database
+
+
+class Queue:
+    """The queries of queue.sql."""
+
+    def __init__(self, database: Database) -> None:
+        self._queries = Queries(database, "queue")
+
+    async def assign_waiting(self, platform: Platform) -> list[Transition]:
+        """Give free slots to the bots that wait."""
+        return await self._queries.transitions("assign_waiting", platform)
+
+    async def expire(self, limit: int) -> list[Transition]:
+        """End at most `limit` bots that waited past their deadline."""
+        return await self._queries.transitions("expire", limit)
+
+    async def place(self, bot_id: int) -> QueuePlace | None:
+        """Where a waiting bot stands in the queue of its platform."""
+        row = await self._queries.row("place", bot_id)
+        return None if row is None else QueuePlace(**row)
+
+    async def entries(self, platform: Platform) -> list[QueueEntry]:
+        """The bots that wait for a slot of a platform, in the order in which they will get one."""
+        rows = await self._queries.rows("entries", platform)
+        return [QueueEntry(**{**row, "platform": Platform(row["platform"])}) for row in rows]
+
+    async def overdue(self) -> list[int]:
+        """Bots that wait past their deadline."""
+        return [row["bot_id"] for row in await self._queries.rows("overdue")]

@@ -1,0 +1,127 @@
+-- Bots: how they come to be, how they are stopped, and how they are found. What is locked first, and
+-- why these are functions: queue.sql.
+
+-- Create bots of a platform, in this order. p_bots has an object for each, whose fields are columns of
+-- the table. Each gets the idle slot least recently used; none overtakes those who wait. To wait or
+-- to grow the pool takes the platform's lock: without p_grow, bots for which no idle slot is there for
+-- the taking are not created.
+CREATE OR REPLACE FUNCTION create_bots(p_platform text, p_bots jsonb, p_grow boolean)
+    RETURNS SETOF transitions LANGUAGE plpgsql AS $$
+DECLARE
+    v_now timestamptz;
+    v_slots bot_pool_slots[] := '{}';
+    v_bots bots[];
+BEGIN
+    IF p_grow THEN
+        PERFORM pg_advisory_xact_lock(platform_lock(p_platform));
+        RETURN QUERY SELECT * FROM serve_queue(p_platform, true);
+    END IF;
+
+    v_now := botpool_now();
+    IF NOT a_bot_waits(p_platform, CASE WHEN p_grow THEN v_now ELSE '-infinity' END) THEN
+        IF p_grow THEN
+            RETURN QUERY SELECT * FROM make_room(p_platform, jsonb_array_length(p_bots));
+        END IF;
+        v_slots := take_slots(p_platform, jsonb_array_length(p_bots), p_grow);
+    END IF;
+
+    SELECT array_agg(jsonb_populate_record(NULL::bots, asked || jsonb_build_object(
+        'id', nextval('bots_id_seq'),
+        'status', CASE WHEN slot.id IS NULL THEN 'QUEUED' ELSE 'DEPLOYING' END,
+        'launch_attempts', CASE WHEN slot.id IS NULL THEN 0 ELSE 1 END,
+        'slot_name', slot.slot_name,
+        'container_ref', slot.container_ref,
+        'lease', slot.lease + 1,
+        'created_at', v_now
+    )))
+    INTO v_bots
+    FROM jsonb_array_elements(p_bots) WITH ORDINALITY AS request (asked, n)
+    LEFT JOIN unnest(v_slots) WITH ORDINALITY AS slot ON slot.ordinality = n
+    WHERE slot.id IS NOT NULL OR p_grow;
+    IF v_bots IS NULL THEN RETURN; END IF;
+
+    INSERT INTO bots SELECT * FROM unnest(v_bots);
+    IF v_slots <> '{}' THEN
+        RETURN QUERY SELECT * FROM
+            occupy_slots(v_slots, v_bots[1 : cardinality(v_slots)], NULL, v_now);
+    END IF;
+    IF cardinality(v_bots) > cardinality(v_slots) THEN
+        RETURN QUERY SELECT * FROM
+            enqueue(v_bots[cardinality(v_slots) + 1 :], NULL, 'every slot is taken', v_now);
+    END IF;
+END $$;
+
+-- Stop a bot on request: one that waits or deploys is cancelled, and its slot released; one whose
+-- container runs is told to leave, and its slot looked at when the time to do so is over. One that
+-- leaves already, or has ended, stays as it is.
+CREATE OR REPLACE FUNCTION stop_bot(p_bot_id bigint, p_reason text, p_grace_ms integer)
+    RETURNS SETOF transitions LANGUAGE plpgsql AS $$
+DECLARE
+    v_now timestamptz := botpool_now();
+    v_waited boolean;
+    v_slot bot_pool_slots;
+    v_bot bots;
+    v_from text;
+BEGIN
+    LOOP
+        -- Only a transaction that has locked the bot's place moves it.
+        DELETE FROM bot_pool_queue WHERE bot_id = p_bot_id;
+        v_waited := FOUND;
+        SELECT * INTO v_slot FROM bot_pool_slots WHERE assigned_bot_id = p_bot_id FOR NO KEY UPDATE;
+        SELECT * INTO v_bot FROM bots WHERE id = p_bot_id;
+        IF NOT FOUND OR v_bot.ended_at IS NOT NULL OR v_bot.status = 'LEAVING' THEN RETURN; END IF;
+        EXIT WHEN v_waited OR v_slot.id IS NOT NULL OR v_bot.status = 'PENDING';
+        -- It went from the one place to the other between the two looks: look again.
+    END LOOP;
+
+    v_from := v_bot.status;
+    UPDATE bots
+    SET status = CASE WHEN v_from IN ('PENDING', 'QUEUED', 'DEPLOYING') THEN 'CANCELLED' ELSE 'LEAVING' END,
+        ended_at = CASE WHEN v_from IN ('PENDING', 'QUEUED', 'DEPLOYING') THEN v_now END
+    WHERE id = p_bot_id
+    RETURNING * INTO v_bot;
+
+    IF v_bot.status = 'LEAVING' THEN
+        UPDATE bot_pool_slots SET due_at = v_now + p_grace_ms * interval '1 millisecond'
+        WHERE id = v_slot.id;
+    ELSIF v_slot.id IS NOT NULL THEN
+        UPDATE bot_pool_slots
+        SET status = 'releasing', assigned_bot_id = NULL, last_released_at = v_now
+        WHERE id = v_slot.id;
+        RETURN QUERY SELECT * FROM record_step(
+            'slot', v_slot.status, 'releasing', v_slot, v_bot, p_reason,
+            jsonb_build_object(
+                'botStatus', v_bot.status, 'heldMs', milliseconds(v_now - v_slot.last_assigned_at)
+            ),
+            v_now
+        );
+    END IF;
+    RETURN QUERY SELECT * FROM record_step(
+        'bot', v_from, v_bot.status, v_slot, v_bot, p_reason, '{}', v_now
+    );
+END $$;
+
+-- Bots before an id, newest first, by whichever field of p_page is given. The conditions are put
+-- together anew each time, so that a correlation or a container is looked up by its index.
+CREATE OR REPLACE FUNCTION list_bots(p_page jsonb) RETURNS SETOF bots LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    v_statuses text[] := ARRAY(SELECT jsonb_array_elements_text(nullif(p_page -> 'statuses', 'null')));
+BEGIN
+    RETURN QUERY EXECUTE concat(
+        'SELECT * FROM bots WHERE id < ($1 ->> ''before'')::bigint',
+        CASE WHEN p_page ->> 'key_id' IS NOT NULL
+            THEN ' AND key_id = ($1 ->> ''key_id'')::bigint' END,
+        CASE WHEN p_page ->> 'platform' IS NOT NULL
+            THEN ' AND platform = $1 ->> ''platform''' END,
+        CASE WHEN p_page ->> 'statuses' IS NOT NULL
+            THEN ' AND status = ANY ($2)' END,
+        CASE WHEN p_page ->> 'container_ref' IS NOT NULL
+            THEN ' AND container_ref = $1 ->> ''container_ref''' END,
+        CASE WHEN p_page ->> 'correlation_id' IS NOT NULL
+            THEN ' AND correlation_id = $1 ->> ''correlation_id''' END,
+        CASE WHEN p_page ->> 'deduplication_key' IS NOT NULL
+            THEN ' AND deduplication_key = $1 ->> ''deduplication_key''' END,
+        ' ORDER BY id DESC LIMIT ($1 ->> ''limit'')::integer'
+    )
+    USING p_page, v_statuses;
+END $$;

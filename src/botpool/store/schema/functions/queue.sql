@@ -1,0 +1,163 @@
+-- The queue of a platform: the bots that wait for a slot, and how they get one.
+--
+-- Why functions: a statement sees the database as it was when the statement began, so one that
+-- waits for a lock and then counts slots counts those of before the wait. Inside a function every
+-- statement looks anew, and lock, look and write are still one round trip and one transaction.
+--
+-- The platform's advisory lock keeps two things apart: bots that join the queue (exclusive), and
+-- slots that become idle (shared, so they don't wait for each other). Without it a bot could join
+-- the queue while a slot becomes idle, neither seeing the other, and wait beside a free slot.
+-- Taking an idle slot needs no lock: where a slot is idle, no bot waits.
+--
+-- Locks are always taken in this order: host, platform, slots by their id, queue entry, bot.
+--
+-- Every function that changes something returns the rows that it wrote to transitions.
+
+CREATE OR REPLACE FUNCTION platform_lock(p_platform text) RETURNS bigint LANGUAGE sql IMMUTABLE
+    AS $$ SELECT hashtextextended('botpool/' || p_platform, 0) $$;
+
+-- Whether a bot waits for a slot of this platform and may still have one. The order is there for the
+-- planner: it makes it look at one entry of the index, where EXISTS makes it read other platforms'.
+CREATE OR REPLACE FUNCTION a_bot_waits(p_platform text, p_now timestamptz) RETURNS boolean
+    LANGUAGE sql STABLE AS $$
+    SELECT (
+        SELECT id FROM bot_pool_queue
+        WHERE platform = p_platform AND timeout_at > p_now
+        ORDER BY priority, queued_at, id
+        LIMIT 1
+    ) IS NOT NULL
+$$;
+
+-- How many milliseconds pass, as things go lately, until the next bot of the queue has its slot: every
+-- slot of the platform becomes free once in the time that slots were lately occupied, so one does
+-- every share of it. A bot at position n waits n times as long. NULL while nothing is known.
+CREATE OR REPLACE FUNCTION wait_ms_a_place(p_platform text) RETURNS numeric LANGUAGE sql STABLE AS $$
+    SELECT avg(occupied_ms) / nullif((
+        SELECT size - (
+            SELECT count(*) FROM bot_pool_slots WHERE platform = p_platform AND status = 'error'
+        )
+        FROM pools WHERE platform = p_platform
+    ), 0)
+    FROM (
+        SELECT (details ->> 'occupiedMs')::bigint AS occupied_ms
+        FROM transitions
+        WHERE platform = p_platform
+            AND machine = 'slot' AND from_status = 'releasing' AND to_status = 'idle'
+        ORDER BY id DESC
+        LIMIT 100
+    ) recent
+$$;
+
+-- Let bots of one platform, whose rows say QUEUED already, wait. A bot's place counts from its
+-- creation, its deadline from now. The caller holds the platform's lock.
+CREATE OR REPLACE FUNCTION enqueue(p_bots bots[], p_from text, p_reason text, p_now timestamptz)
+    RETURNS SETOF transitions LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN QUERY
+    WITH entry AS (
+        INSERT INTO bot_pool_queue (bot_id, platform, priority, queued_at, timeout_at)
+        SELECT
+            id, platform, priority, created_at, p_now + queue_timeout_ms * interval '1 millisecond'
+        FROM unnest(p_bots)
+        ORDER BY id
+        RETURNING *
+    ),
+    -- Those who waited before; counted once for all that join them together.
+    ahead AS MATERIALIZED (
+        SELECT joined.platform, joined.priority, joined.queued_at, waiting.bots
+        FROM (SELECT DISTINCT platform, priority, queued_at FROM entry) joined, LATERAL (
+            SELECT count(*) AS bots FROM bot_pool_queue q
+            WHERE q.platform = joined.platform
+                AND (q.priority, q.queued_at) <= (joined.priority, joined.queued_at)
+        ) waiting
+    ),
+    placed AS (
+        SELECT
+            entry.bot_id, entry.platform, entry.timeout_at,
+            ahead.bots + row_number() OVER (ORDER BY priority, queued_at, entry.id) AS position
+        FROM entry JOIN ahead USING (platform, priority, queued_at)
+    ),
+    pace AS MATERIALIZED (
+        SELECT wait_ms_a_place(platform) AS wait_ms FROM unnest(p_bots) LIMIT 1
+    )
+    INSERT INTO transitions (
+        at, machine, platform, from_status, to_status, bot_id, correlation_id, reason, details
+    )
+    SELECT
+        p_now, 'bot', placed.platform, p_from, 'QUEUED', bot_id, b.correlation_id, p_reason,
+        jsonb_strip_nulls(jsonb_build_object(
+            'queuePosition', position,
+            'estimatedWaitMs', ceil(position * wait_ms)::bigint,
+            'timeoutAt', timeout_at
+        ))
+    FROM placed JOIN unnest(p_bots) b ON b.id = bot_id, pace
+    ORDER BY bot_id
+    RETURNING *;
+END $$;
+
+-- Give the platform's free slots to its waiting bots, in the order of the queue. The caller holds
+-- the platform's lock: shared, or to grow, exclusive. The slot is taken before the entry: an entry
+-- that was locked and then not served would be passed over by a transaction that has a slot for it.
+CREATE OR REPLACE FUNCTION serve_queue(p_platform text, p_grow boolean) RETURNS SETOF transitions
+    LANGUAGE plpgsql AS $$
+DECLARE
+    v_now timestamptz := botpool_now();
+    v_avoid text;
+    v_slots bot_pool_slots[];
+    v_bot_id bigint;
+    v_bot bots;
+BEGIN
+    WHILE a_bot_waits(p_platform, v_now) LOOP
+        SELECT b.avoid_host INTO v_avoid FROM bots b WHERE b.id = (
+            SELECT bot_id FROM bot_pool_queue
+            WHERE platform = p_platform AND timeout_at > v_now
+            ORDER BY priority, queued_at, id
+            LIMIT 1
+        );
+        IF p_grow THEN RETURN QUERY SELECT * FROM make_room(p_platform, 1); END IF;
+        v_slots := take_slots(p_platform, 1, p_grow, v_avoid);
+        EXIT WHEN v_slots = '{}';
+
+        DELETE FROM bot_pool_queue
+        WHERE id = (
+            SELECT id FROM bot_pool_queue
+            WHERE platform = p_platform AND timeout_at > v_now
+            ORDER BY priority, queued_at, id
+            LIMIT 1
+            FOR NO KEY UPDATE SKIP LOCKED
+        )
+        RETURNING bot_id INTO v_bot_id;
+        EXIT WHEN NOT FOUND;
+
+        UPDATE bots
+        SET status = 'DEPLOYING', launch_attempts = launch_attempts + 1,
+            slot_name = v_slots[1].slot_name, container_ref = v_slots[1].container_ref,
+            lease = v_slots[1].lease + 1
+        WHERE id = v_bot_id
+        RETURNING * INTO v_bot;
+
+        RETURN QUERY SELECT * FROM occupy_slots(v_slots, ARRAY[v_bot], 'QUEUED', v_now);
+    END LOOP;
+END $$;
+
+-- Give what is free to those who wait. Every change that frees a slot does so itself; this is for
+-- what no change tells of, such as one that was killed after it had passed over a locked entry.
+CREATE OR REPLACE FUNCTION assign_waiting(p_platform text) RETURNS SETOF transitions
+    LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pg_advisory_xact_lock(platform_lock(p_platform));
+    RETURN QUERY SELECT * FROM serve_queue(p_platform, true);
+END $$;
+
+-- Say how far the pool of a platform may grow, and what its new slots are made of. Those who wait may
+-- have room now.
+CREATE OR REPLACE FUNCTION set_pool(
+    p_platform text, p_max_size integer, p_engine text, p_image text
+) RETURNS SETOF transitions LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pg_advisory_xact_lock(platform_lock(p_platform));
+    INSERT INTO pools (platform, max_size, engine, image)
+    VALUES (p_platform, p_max_size, p_engine, p_image)
+    ON CONFLICT (platform) DO UPDATE SET max_size = p_max_size, engine = p_engine, image = p_image;
+    RETURN QUERY SELECT * FROM serve_queue(p_platform, true);
+END $$;

@@ -1,0 +1,411 @@
+-- Slots: taken for bots, given back, drained and deleted. What is locked first, and why these are
+-- functions: queue.sql.
+
+-- A slot that changed its status is looked at at once, unless the new one needs nothing.
+CREATE OR REPLACE FUNCTION schedule_slot() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    NEW.failed_steps := 0;
+    NEW.step_error := NULL;
+    NEW.waits_for := NULL;
+    IF slot_needs_work(NEW.status) THEN
+        NEW.due_at := botpool_now();
+    ELSIF TG_OP = 'INSERT' OR NEW.due_at IS NOT DISTINCT FROM OLD.due_at THEN
+        NEW.due_at := NULL;
+    END IF;
+    IF TG_OP = 'UPDATE' THEN
+        IF NEW.lease <> OLD.lease THEN NEW.deployment_started_at := NULL; END IF;
+        IF NEW.assigned_bot_id IS NULL THEN
+            NEW.last_bot_id := coalesce(OLD.assigned_bot_id, OLD.last_bot_id);
+        END IF;
+    END IF;
+    RETURN NEW;
+END $$;
+
+CREATE OR REPLACE TRIGGER bot_pool_slots_schedule_new BEFORE INSERT ON bot_pool_slots
+    FOR EACH ROW EXECUTE FUNCTION schedule_slot();
+CREATE OR REPLACE TRIGGER bot_pool_slots_schedule BEFORE UPDATE OF status ON bot_pool_slots
+    FOR EACH ROW WHEN (OLD.status <> NEW.status)
+    EXECUTE FUNCTION schedule_slot();
+
+-- When a bot was last heard on its slot; its assignment counts, and so does its start.
+-- botpool.models.assignments.last_heard is the same.
+CREATE OR REPLACE FUNCTION last_heard(p_bot bots, p_slot bot_pool_slots) RETURNS timestamptz
+    LANGUAGE sql IMMUTABLE
+    AS $$ SELECT greatest(p_bot.last_heartbeat, p_bot.started_at, p_slot.last_assigned_at) $$;
+
+-- The first p_wanted numbers that no slot of this platform has, of p_size slots. Without gaps they are
+-- the next ones; only where there are gaps are they looked for.
+CREATE OR REPLACE FUNCTION free_numbers(p_platform text, p_size integer, p_wanted integer)
+    RETURNS SETOF integer LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    IF p_size = coalesce((
+        SELECT max(number) FROM bot_pool_slots WHERE platform = p_platform
+    ), 0) THEN
+        RETURN QUERY SELECT generate_series(p_size + 1, p_size + p_wanted);
+    ELSE
+        RETURN QUERY
+        SELECT n FROM generate_series(1, p_size + p_wanted) n
+        WHERE NOT EXISTS (
+            SELECT FROM bot_pool_slots WHERE platform = p_platform AND number = n
+        )
+        ORDER BY n
+        LIMIT p_wanted;
+    END IF;
+END $$;
+
+-- Where no host has room for a new slot of this platform, but one has an idle slot of another, beyond
+-- those that are kept warm: delete the one least recently used, at most p_wanted of them. Its container
+-- is removed by the comparison with the engine. The caller holds the platform's lock.
+CREATE OR REPLACE FUNCTION make_room(p_platform text, p_wanted integer) RETURNS SETOF transitions
+    LANGUAGE plpgsql AS $$
+DECLARE
+    v_pool pools;
+    v_slot bot_pool_slots;
+BEGIN
+    SELECT * INTO v_pool FROM pools
+    WHERE platform = p_platform AND size < max_size AND NOT EXISTS (
+        SELECT FROM bot_pool_slots s WHERE s.platform = p_platform AND status = 'idle' AND NOT held
+    );
+    IF NOT FOUND OR EXISTS (
+        SELECT FROM open_hosts(v_pool.engine) WHERE room IS NULL OR room > 0
+    ) THEN
+        RETURN;
+    END IF;
+
+    FOR v_slot IN
+        DELETE FROM bot_pool_slots WHERE id IN (
+            SELECT s.id FROM bot_pool_slots s
+            JOIN pools p USING (platform)
+            WHERE s.platform <> p_platform AND s.status = 'idle' AND NOT s.held
+                AND s.engine = v_pool.engine
+                AND s.host IN (SELECT host FROM open_hosts(v_pool.engine))
+                AND (
+                    SELECT count(*) FROM bot_pool_slots other
+                    WHERE other.platform = s.platform AND other.status = 'idle'
+                        AND (other.last_used_at, other.id) >= (s.last_used_at, s.id)
+                ) > p.warm
+            ORDER BY s.last_used_at, s.id
+            LIMIT least(p_wanted, v_pool.max_size - v_pool.size)
+            FOR UPDATE OF s SKIP LOCKED
+        )
+        RETURNING *
+    LOOP
+        RETURN QUERY SELECT * FROM record_step(
+            'slot', 'idle', NULL, v_slot, NULL, 'its room was needed for ' || p_platform, '{}',
+            botpool_now()
+        );
+    END LOOP;
+END $$;
+
+-- The slots that bots of this platform can have now, at most p_wanted: idle ones, on the hosts on which
+-- the fewest bots run and the least recently used first; then, where the pool may grow and a host has
+-- room, new ones with the first names that are free. A new one has an id, a name, a host, lease 0 and no
+-- status; it is not in the table yet. To grow, the caller holds the platform's lock. p_avoid is a host
+-- that is only taken where there is nothing else: where the pool can grow elsewhere, it grows.
+CREATE OR REPLACE FUNCTION take_slots(
+    p_platform text, p_wanted integer, p_grow boolean, p_avoid text DEFAULT NULL
+) RETURNS bot_pool_slots[] LANGUAGE plpgsql AS $$
+DECLARE
+    v_slots bot_pool_slots[] := idle_slots(p_platform, p_wanted, p_avoid);
+    v_slot bot_pool_slots;
+    v_pool pools;
+    v_hosts text[];
+BEGIN
+    IF cardinality(v_slots) = p_wanted OR (NOT p_grow AND p_avoid IS NULL) THEN
+        RETURN v_slots;
+    END IF;
+
+    SELECT * INTO v_pool FROM pools WHERE platform = p_platform;
+    IF v_pool.platform IS NULL THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'BP003', MESSAGE = format('there is no pool of %s: configure it', p_platform);
+    END IF;
+    IF p_avoid IS NOT NULL AND (
+        NOT p_grow OR v_pool.size >= v_pool.max_size OR NOT EXISTS (
+            SELECT FROM open_hosts(v_pool.engine)
+            WHERE host <> p_avoid AND (room IS NULL OR room > 0)
+        )
+    ) THEN
+        RETURN take_slots(p_platform, p_wanted, p_grow);
+    END IF;
+
+    IF v_pool.size < v_pool.max_size THEN
+        v_hosts := choose_hosts(
+            v_pool.engine,
+            least(p_wanted - cardinality(v_slots), v_pool.max_size - v_pool.size),
+            p_avoid
+        );
+        FOR v_slot.number, v_slot.host IN
+            SELECT n, h FROM ROWS FROM (
+                free_numbers(p_platform, v_pool.size, cardinality(v_hosts)), unnest(v_hosts)
+            ) AS new (n, h)
+        LOOP
+            v_slot.id := nextval('bot_pool_slots_id_seq');
+            v_slot.slot_name := slot_name(p_platform, v_slot.number);
+            v_slot.lease := 0;
+            v_slots := v_slots || v_slot;
+        END LOOP;
+    END IF;
+    IF cardinality(v_slots) = p_wanted THEN RETURN v_slots; END IF;
+
+    -- Another transaction may hold an idle slot and not take it. A bot that leaves here without one
+    -- would wait in the queue beside it, so wait for that transaction first.
+    RETURN v_slots || ARRAY(
+        SELECT s FROM bot_pool_slots s
+        WHERE platform = p_platform AND status = 'idle' AND NOT held
+            AND id <> ALL (ARRAY(SELECT id FROM unnest(v_slots)))
+        ORDER BY last_used_at, id
+        LIMIT p_wanted - cardinality(v_slots)
+        FOR NO KEY UPDATE
+    );
+END $$;
+
+-- Idle slots of a platform that are there for the taking, at most p_wanted and not on p_avoid. Where they
+-- are on several hosts they are spread: the next one is on the host on which the fewest bots run.
+CREATE OR REPLACE FUNCTION idle_slots(p_platform text, p_wanted integer, p_avoid text)
+    RETURNS bot_pool_slots[] LANGUAGE plpgsql AS $$
+DECLARE
+    v_several boolean;
+BEGIN
+    -- Most installations have one host, and need not count what runs there.
+    SELECT count(*) > 1 INTO v_several
+    FROM (SELECT FROM hosts WHERE open AND drained_at IS NULL LIMIT 2) several;
+    IF NOT v_several THEN
+        RETURN ARRAY(
+            SELECT s FROM bot_pool_slots s
+            WHERE platform = p_platform AND status = 'idle' AND NOT held
+                AND (p_avoid IS NULL OR host IS DISTINCT FROM p_avoid)
+            ORDER BY last_used_at, id
+            LIMIT p_wanted
+            FOR NO KEY UPDATE SKIP LOCKED
+        );
+    END IF;
+    RETURN ARRAY(
+        SELECT s FROM bot_pool_slots s
+        JOIN (
+            SELECT place.id, running + row_number() OVER (
+                PARTITION BY engine, host ORDER BY last_used_at, id
+            ) AS bots
+            FROM (
+                -- The p_wanted least recently used of each host are all that can be taken.
+                SELECT i.id, h.engine, h.host, i.last_used_at, (
+                    SELECT count(*) FROM bot_pool_slots r
+                    WHERE r.engine = h.engine AND r.host = h.host
+                        AND r.status IN ('deploying', 'busy')
+                ) AS running
+                FROM hosts h, LATERAL (
+                    SELECT s.id, s.last_used_at FROM bot_pool_slots s
+                    WHERE s.platform = p_platform AND s.status = 'idle' AND NOT s.held
+                        AND s.engine = h.engine AND s.host = h.host
+                        AND (p_avoid IS NULL OR s.host <> p_avoid)
+                    ORDER BY s.last_used_at, s.id
+                    LIMIT p_wanted
+                ) i
+            ) place
+        ) spread USING (id)
+        WHERE s.status = 'idle' AND NOT s.held
+        ORDER BY bots, last_used_at, s.id
+        LIMIT p_wanted
+        FOR NO KEY UPDATE OF s SKIP LOCKED
+    );
+END $$;
+
+-- Put bots on the slots that take_slots gave, in the same order, under new leases. The bots' own rows
+-- say already that they are DEPLOYING; p_from is what they were before.
+CREATE OR REPLACE FUNCTION occupy_slots(
+    p_slots bot_pool_slots[], p_bots bots[], p_from text, p_now timestamptz
+) RETURNS SETOF transitions LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN QUERY
+    WITH pair AS MATERIALIZED (
+        SELECT
+            n, slot.id AS slot_id, slot.number, slot.slot_name, slot.host, slot.container_ref,
+            slot.status AS slot_from, slot.lease + 1 AS lease,
+            bot.id AS bot_id, bot.platform, bot.correlation_id
+        FROM unnest(p_slots) WITH ORDINALITY AS slot
+        JOIN (SELECT b.*, ordinality AS n FROM unnest(p_bots) WITH ORDINALITY AS b) bot
+            ON n = slot.ordinality
+    ),
+    idle AS (
+        UPDATE bot_pool_slots s
+        SET status = 'deploying', assigned_bot_id = bot_id, lease = pair.lease,
+            last_used_at = p_now, last_assigned_at = p_now,
+            error_message = NULL, deployment_ref = NULL, deployment_status = NULL
+        FROM pair
+        WHERE s.id = slot_id AND slot_from IS NOT NULL
+    ),
+    new AS (
+        INSERT INTO bot_pool_slots (
+            id, platform, number, slot_name, engine, host, image,
+            status, assigned_bot_id, lease, last_used_at, last_assigned_at, created_at
+        )
+        SELECT
+            slot_id, platform, number, slot_name, engine, host, image,
+            'deploying', bot_id, lease, p_now, p_now, p_now
+        FROM pair JOIN pools USING (platform)
+        WHERE slot_from IS NULL
+        ORDER BY n
+    )
+    INSERT INTO transitions (
+        at, machine, platform, from_status, to_status,
+        slot_id, slot_name, container_ref, lease, bot_id, correlation_id, reason
+    )
+    SELECT
+        p_now, machine, platform, from_status, to_status,
+        slot_id, slot_name, container_ref, lease, bot_id, correlation_id,
+        CASE WHEN slot_from IS NULL THEN 'assigned to a new slot' ELSE 'assigned to an idle slot' END
+    FROM pair, LATERAL (
+        VALUES ('slot', slot_from, 'deploying'), ('bot', p_from, 'DEPLOYING')
+    ) step (machine, from_status, to_status)
+    ORDER BY n, machine DESC
+    RETURNING *;
+END $$;
+
+-- Slots whose container is proved stopped become idle, and go to the bots that wait for them.
+-- p_from is 'releasing', or 'error' for slots that are repaired. An old lease frees nothing; nor is a
+-- slot made idle that is to be deleted.
+CREATE OR REPLACE FUNCTION make_idle(
+    p_slot_ids bigint[], p_leases bigint[], p_from text, p_reason text
+) RETURNS SETOF transitions LANGUAGE plpgsql AS $$
+DECLARE
+    v_now timestamptz;
+    v_platforms text[];
+    v_platform text;
+BEGIN
+    SELECT array_agg(DISTINCT platform ORDER BY platform) INTO v_platforms
+    FROM bot_pool_slots WHERE id = ANY (p_slot_ids);
+    FOREACH v_platform IN ARRAY coalesce(v_platforms, '{}') LOOP
+        PERFORM pg_advisory_xact_lock_shared(platform_lock(v_platform));
+    END LOOP;
+
+    v_now := botpool_now();
+    RETURN QUERY
+    WITH stopped AS MATERIALIZED (
+        SELECT s.id
+        FROM unnest(p_slot_ids, p_leases) AS asked (slot_id, lease)
+        JOIN bot_pool_slots s
+            ON s.id = asked.slot_id AND s.lease = asked.lease AND s.status = p_from
+                AND NOT s.draining
+        ORDER BY s.id
+        FOR NO KEY UPDATE OF s
+    ), made_idle AS (
+        UPDATE bot_pool_slots s
+        SET status = 'idle', recovery_attempts = 0, error_message = NULL
+        FROM stopped WHERE s.id = stopped.id
+        RETURNING s.*
+    )
+    INSERT INTO transitions (
+        at, machine, platform, from_status, to_status,
+        slot_id, slot_name, container_ref, lease, reason, details
+    )
+    SELECT
+        v_now, 'slot', platform, p_from, 'idle', id, slot_name, container_ref, lease, p_reason,
+        jsonb_build_object('occupiedMs', milliseconds(v_now - last_assigned_at))
+    FROM made_idle
+    RETURNING *;
+
+    FOREACH v_platform IN ARRAY coalesce(v_platforms, '{}') LOOP
+        RETURN QUERY SELECT * FROM serve_queue(v_platform, false);
+    END LOOP;
+END $$;
+
+-- Put the bot of a slot back into the queue, at the place that its creation gave it, and on to the
+-- next free slot if there is one, on another host where there is one. Its old slot is in error. Nothing
+-- happens under an old lease, when the bot has been in its call and was not asked for to go back
+-- there, when it was heard since p_failed's unless_heard_since, when its slot is not what it was, or
+-- when it was launched p_max_attempts times. A launch that does not count as one was never begun: its
+-- slot is deleted.
+CREATE OR REPLACE FUNCTION relaunch_bot(
+    p_failed jsonb, p_relaunchable text[], p_max_attempts integer
+) RETURNS SETOF transitions LANGUAGE plpgsql AS $$
+DECLARE
+    v_failed record;
+    v_now timestamptz;
+    v_slot bot_pool_slots;
+    v_bot bots;
+    v_from text;
+BEGIN
+    SELECT * INTO v_failed FROM jsonb_to_record(p_failed) AS f (
+        slot_id bigint, lease bigint, cause text, reason text, unless_heard_since timestamptz,
+        was text, details jsonb, counts boolean
+    );
+    PERFORM pg_advisory_xact_lock(platform_lock(platform)) FROM bot_pool_slots
+    WHERE id = v_failed.slot_id;
+
+    SELECT * INTO v_slot FROM bot_pool_slots
+    WHERE id = v_failed.slot_id AND lease = v_failed.lease AND assigned_bot_id IS NOT NULL
+        AND status = coalesce(v_failed.was, status)
+    FOR NO KEY UPDATE;
+    IF NOT FOUND THEN RETURN; END IF;
+    SELECT b.status INTO v_from FROM bots b
+    WHERE id = v_slot.assigned_bot_id
+        AND (status = ANY (p_relaunchable) OR (status = 'IN_CALL' AND relaunch_in_call))
+        AND (
+            NOT v_failed.counts
+            OR launch_attempts < coalesce(max_launch_attempts, p_max_attempts)
+        )
+        AND (
+            v_failed.unless_heard_since IS NULL
+            OR last_heard(b, v_slot) < v_failed.unless_heard_since
+        )
+    FOR NO KEY UPDATE;
+    IF NOT FOUND THEN RETURN; END IF;
+
+    v_now := botpool_now();
+    UPDATE bot_pool_slots
+    SET status = 'error', error_message = v_failed.reason, assigned_bot_id = NULL,
+        last_released_at = v_now, draining = draining OR NOT v_failed.counts
+    WHERE id = v_slot.id;
+    UPDATE bots
+    SET status = 'QUEUED', started_at = NULL, last_heartbeat = NULL, avoid_host = v_slot.host,
+        launch_attempts = launch_attempts - CASE WHEN v_failed.counts THEN 0 ELSE 1 END
+    WHERE id = v_slot.assigned_bot_id
+    RETURNING * INTO v_bot;
+
+    RETURN QUERY SELECT * FROM record_step(
+        'slot', v_slot.status, 'error', v_slot, v_bot, v_failed.reason,
+        v_failed.details || jsonb_build_object(
+            'botStatus', v_bot.status,
+            'failureCause', v_failed.cause,
+            'heldMs', milliseconds(v_now - v_slot.last_assigned_at),
+            'launchAttempts', v_bot.launch_attempts
+        ),
+        v_now
+    );
+    RETURN QUERY SELECT * FROM enqueue(ARRAY[v_bot], v_from, v_failed.reason, v_now);
+    RETURN QUERY SELECT * FROM serve_queue(v_slot.platform, true);
+END $$;
+
+-- Delete a slot that is in error, or that is drained and has no bot. Its name is free, and those who
+-- wait may have a new slot for it.
+CREATE OR REPLACE FUNCTION delete_slot(p_slot_id bigint, p_lease bigint, p_reason text)
+    RETURNS SETOF transitions LANGUAGE plpgsql AS $$
+DECLARE
+    v_slot bot_pool_slots;
+BEGIN
+    PERFORM pg_advisory_xact_lock(platform_lock(platform)) FROM bot_pool_slots WHERE id = p_slot_id;
+    DELETE FROM bot_pool_slots
+    WHERE id = p_slot_id AND lease = p_lease
+        AND (status = 'error' OR (draining AND status IN ('idle', 'releasing')))
+    RETURNING * INTO v_slot;
+    IF NOT FOUND THEN RETURN; END IF;
+
+    RETURN QUERY SELECT * FROM record_step(
+        'slot', v_slot.status, NULL, v_slot, NULL, p_reason,
+        jsonb_build_object('recoveryAttempts', v_slot.recovery_attempts), botpool_now()
+    );
+    RETURN QUERY SELECT * FROM serve_queue(v_slot.platform, true);
+END $$;
+
+-- Let a slot get no further bot. One that is idle is deleted at once; others when they are free.
+CREATE OR REPLACE FUNCTION drain_slot(p_slot_id bigint, p_reason text)
+    RETURNS SETOF transitions LANGUAGE plpgsql AS $$
+DECLARE
+    v_slot bot_pool_slots;
+BEGIN
+    PERFORM pg_advisory_xact_lock(platform_lock(platform)) FROM bot_pool_slots WHERE id = p_slot_id;
+    UPDATE bot_pool_slots SET draining = true WHERE id = p_slot_id RETURNING * INTO v_slot;
+    IF v_slot.status = 'idle' THEN
+        RETURN QUERY SELECT * FROM delete_slot(v_slot.id, v_slot.lease, p_reason);
+    END IF;
+END $$;

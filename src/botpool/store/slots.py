@@ -1,0 +1,158 @@
+"""Slots in the database."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from botpool.errors import SlotNotFound
+from botpool.models.keys import token_digest
+from botpool.store.queries import Queries
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from datetime import datetime
+
+    from botpool.models.assignments import Ending, FailedLaunch, Lease
+    from botpool.models.slots import ImportedSlot, Slot, WaitsFor
+    from botpool.models.transitions import Transition
+    from botpool.states import BotStatus, SlotStatus
+    from botpool.store.postgres.database import Database
+
+
+class Slots:
+    """The queries of slots.sql."""
+
+    def __init__(self, database: Database) -> None:
+        self._queries = Queries(database, "slots")
+
+    # Looked up
+
+    async def get(self, slot_id: int) -> Slot:
+        """One slot. Raises `SlotNotFound`."""
+        found = await self.find(slot_id)
+        if found is None:
+            raise SlotNotFound(f"There is no slot {slot_id}.")
+        return found
+
+    async def find(self, slot_id: int) -> Slot | None:
+        """One slot, if there is one."""
+        return await self._queries.slot("get", slot_id)
+
+    async def of_bot(self, bot_id: int) -> Slot | None:
+        """The slot that a bot is on now."""
+        return await self._queries.slot("of_bot", bot_id)
+
+    async def of_token(self, token: str) -> Slot | None:
+        """The slot whose current container has this token."""
+        return await self._queries.slot("of_token", token_digest(token))
+
+    async def of_host(self, engine: str, host: str) -> list[Slot]:
+        """The slots that have a container on a host."""
+        return await self._queries.slots("of_host", engine, host)
+
+    async def all(self) -> list[Slot]:
+        """Every slot, by name."""
+        return await self._queries.slots("all")
+
+    # Assignments end
+
+    async def end_assignments(self, endings: Sequence[Ending]) -> list[Transition]:
+        """End each assignment whose lease is the current one."""
+        return await self._queries.transitions("end_assignments", endings)
+
+    async def relaunch(
+        self, failed: FailedLaunch, relaunchable: Iterable[BotStatus], max_attempts: int
+    ) -> list[Transition]:
+        """Take a bot in one of `relaunchable` off its slot, and back to its place in the queue."""
+        return await self._queries.transitions("relaunch", failed, list(relaunchable), max_attempts)
+
+    async def fail(self, slot_id: int, lease: int, message: str) -> list[Transition]:
+        """Put a slot that is releasing into error."""
+        return await self._queries.transitions("fail", slot_id, lease, message)
+
+    async def make_idle(
+        self, leases: Sequence[Lease], source: SlotStatus, reason: str
+    ) -> list[Transition]:
+        """Make each slot idle that is in `source` under its lease. Waiting bots get it at once."""
+        slot_ids = [slot_id for slot_id, _ in leases]
+        return await self._queries.transitions(
+            "make_idle", slot_ids, [lease for _, lease in leases], source, reason
+        )
+
+    # Slots come and go
+
+    async def import_(self, slot: ImportedSlot) -> list[Transition]:
+        """Add a slot for an existing container, which has to be proved stopped."""
+        return await self._queries.transitions("import", slot)
+
+    async def delete(self, slot_id: int, lease: int, reason: str) -> list[Transition]:
+        """Delete a slot that is in error or drained."""
+        return await self._queries.transitions("delete", slot_id, lease, reason)
+
+    async def drain(self, slot_id: int, reason: str) -> list[Transition]:
+        """Give a slot no further bot."""
+        return await self._queries.transitions("drain", slot_id, reason)
+
+    async def retry(self, slot_id: int) -> bool:
+        """Have a slot in error repaired at once. Returns whether it was in error."""
+        return await self._queries.found("retry", slot_id)
+
+    async def count_failed_repair(self, slot_id: int, lease: int, message: str) -> int:
+        """Count a failed repair of a slot, and return how many there were."""
+        row = await self._queries.row("count_failed_repair", slot_id, lease, message)
+        return 0 if row is None else int(row["recovery_attempts"])
+
+    # Containers and deployments
+
+    async def set_token(self, slot: Slot, replica: str, token: str, url: str) -> bool:
+        """Record the hash of the token of the slot's next container, if the replica has the slot.
+
+        `url` is the URL at which that container reaches botpool.
+        """
+        return await self._queries.found(
+            "set_token", slot.id, slot.lease, replica, token_digest(token), url
+        )
+
+    async def record_container(
+        self, slot_id: int, lease: int, container_ref: str, host: str | None, attempt: int
+    ) -> list[Transition]:
+        """Record which container a slot has, if that is new."""
+        return await self._queries.transitions(
+            "record_container", slot_id, lease, container_ref, host, attempt
+        )
+
+    async def record_deployment(
+        self,
+        slot: Slot,
+        deployment_ref: str | None,
+        *,
+        status: str | None,
+        waits_for: WaitsFor | None,
+        reason: str,
+    ) -> list[Transition]:
+        """Record a deployment's status, or what it waits for, if that is new."""
+        return await self._queries.transitions(
+            "record_deployment", slot.id, slot.lease, deployment_ref, status, waits_for, reason
+        )
+
+    async def extend_deployment(self, slot_id: int, lease: int, reason: str) -> list[Transition]:
+        """Restart the time of a deployment, and count that."""
+        return await self._queries.transitions("extend_deployment", slot_id, lease, reason)
+
+    async def give_up_container(self, slot: Slot, image: str | None) -> Slot | None:
+        """Remove a slot's container from its row. The next one is of this image."""
+        return await self._queries.slot("give_up_container", slot.id, slot.lease, image)
+
+    # What is stuck
+
+    async def stuck(self, for_ms: int) -> list[Slot]:
+        """Slots that have been deploying for `for_ms` in which their bots could be heard."""
+        return await self._queries.slots("stuck", for_ms)
+
+    async def silent(self, since: datetime, for_ms: int) -> list[Slot]:
+        """Busy slots whose bot was not heard since `since`, and could be heard for `for_ms`."""
+        return await self._queries.slots("silent", since, for_ms)
+
+    async def with_ended_bot(self) -> list[Slot]:
+        """Slots whose bot has ended."""
+        return await self._queries.slots("with_ended_bot")

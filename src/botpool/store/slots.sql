@@ -1,0 +1,258 @@
+-- name: get
+-- One slot.
+SELECT *, botpool_now() AS read_at FROM bot_pool_slots WHERE id = $1;
+
+-- name: of_bot
+-- The slot that a bot is on now.
+SELECT *, botpool_now() AS read_at FROM bot_pool_slots WHERE assigned_bot_id = $1;
+
+-- name: of_token
+-- The slot whose present container has this token.
+SELECT *, botpool_now() AS read_at FROM bot_pool_slots WHERE token_hash = $1;
+
+-- name: all
+-- Every slot, by name.
+SELECT *, botpool_now() AS read_at FROM bot_pool_slots ORDER BY platform, number;
+
+-- name: of_host
+-- The slots that have a container on a host.
+SELECT *, botpool_now() AS read_at FROM bot_pool_slots
+WHERE engine = $1 AND host = $2 AND container_ref IS NOT NULL;
+
+-- name: end_assignments
+-- End assignments ($1), each under its lease: the bot takes its last status (unless it ended before), and
+-- the slot goes to releasing, or to error. Leaves alone a bot heard since `unless_heard_since`, and a
+-- slot that is not what it `was`.
+WITH asked AS (
+    SELECT * FROM jsonb_to_recordset($1::jsonb) AS a (
+        slot_id bigint, lease bigint, slot_status text, bot_status text, reason text,
+        failure_cause text, unless_heard_since timestamptz, was text, details jsonb
+    )
+),
+ending AS MATERIALIZED (
+    SELECT
+        botpool_now() AS now,
+        s.id, s.slot_name, s.platform, s.container_ref, s.lease, s.status AS slot_from,
+        s.last_assigned_at, b.id AS bot_id, b.status AS bot_from, b.correlation_id, b.last_heartbeat,
+        asked.slot_status AS slot_to, asked.reason, asked.failure_cause, asked.details,
+        CASE WHEN b.ended_at IS NULL THEN asked.bot_status ELSE b.status END AS bot_to
+    FROM asked
+    JOIN bot_pool_slots s ON s.id = asked.slot_id AND s.lease = asked.lease
+    JOIN bots b ON b.id = s.assigned_bot_id
+    WHERE (unless_heard_since IS NULL OR last_heard(b, s) < unless_heard_since)
+        AND s.status = coalesce(was, s.status)
+    ORDER BY s.id
+    FOR NO KEY UPDATE OF s, b
+),
+slot AS (
+    UPDATE bot_pool_slots s
+    SET status = slot_to, assigned_bot_id = NULL, last_released_at = now,
+        error_message = CASE WHEN slot_to = 'error' THEN reason END
+    FROM ending WHERE s.id = ending.id
+),
+bot AS (
+    UPDATE bots b
+    SET status = bot_to, ended_at = now, failure_cause = ending.failure_cause,
+        failure_reason = CASE WHEN bot_to = 'FATAL' THEN reason END
+    FROM ending WHERE b.id = ending.bot_id AND bot_from <> bot_to
+)
+INSERT INTO transitions (
+    at, machine, platform, from_status, to_status,
+    slot_id, slot_name, container_ref, lease, bot_id, correlation_id, reason, details
+)
+SELECT
+    now, machine, platform, from_status, to_status,
+    id, slot_name, container_ref, lease, bot_id, correlation_id, reason, step.details
+FROM ending, LATERAL (
+    VALUES
+        ('slot', slot_from, slot_to, jsonb_build_object(
+            'botStatus', bot_to,
+            'failureCause', ending.failure_cause,
+            'heldMs', milliseconds(now - last_assigned_at),
+            'lastHeartbeat', last_heartbeat
+        ) || ending.details),
+        ('bot', bot_from, bot_to, ending.details)
+) step (machine, from_status, to_status, details)
+WHERE from_status <> to_status
+ORDER BY bot_id, machine DESC
+RETURNING *;
+
+-- name: make_idle
+-- Slots proved stopped become idle under their lease, and go to the bots that wait for them.
+SELECT * FROM make_idle($1, $2, $3, $4);
+
+-- name: relaunch
+-- Take a bot whose launch has failed ($1) off its slot, and back to its place in the queue, if it is in
+-- one of the statuses $2, or may go back into its call, and was launched less than $3 times.
+SELECT * FROM relaunch_bot($1::jsonb, $2, $3);
+
+-- name: fail
+-- A slot without a bot goes, under its lease, from releasing to error.
+WITH failed AS (
+    UPDATE bot_pool_slots SET status = 'error', error_message = $3
+    WHERE id = $1 AND lease = $2 AND status = 'releasing'
+    RETURNING *
+)
+INSERT INTO transitions (
+    at, machine, platform, from_status, to_status, slot_id, slot_name, container_ref, lease, reason
+)
+SELECT botpool_now(), 'slot', platform, 'releasing', 'error', id, slot_name, container_ref, lease, $3
+FROM failed
+RETURNING *;
+
+-- name: delete
+-- Delete a slot that is in error, under its lease; its name, and room for another, are free.
+SELECT * FROM delete_slot($1, $2, $3);
+
+-- name: drain
+-- Let a slot get no further bot, and be deleted when it has none.
+SELECT * FROM drain_slot($1, $2);
+
+-- name: retry
+-- Let a slot in error be tried at once, as if it had never been.
+UPDATE bot_pool_slots SET recovery_attempts = 0, due_at = botpool_now(), wakes = wakes + 1
+WHERE id = $1 AND status = 'error'
+RETURNING id;
+
+-- name: import
+-- Add a slot ($1) whose container is there already. It is idle once that is proved stopped.
+WITH slot AS (
+    INSERT INTO bot_pool_slots (
+        platform, number, slot_name, engine, host, image, container_ref,
+        status, lease, last_used_at, last_assigned_at, created_at
+    )
+    SELECT
+        platform, number, slot_name(platform, number), engine, host, image, container_ref,
+        'releasing', 0, botpool_now(), botpool_now(), botpool_now()
+    FROM jsonb_populate_record(NULL::bot_pool_slots, $1::jsonb)
+    RETURNING *
+)
+INSERT INTO transitions (
+    at, machine, platform, to_status, slot_id, slot_name, container_ref, lease, reason
+)
+SELECT botpool_now(), 'slot', platform, status, id, slot_name, container_ref, lease, 'imported'
+FROM slot
+RETURNING *;
+
+-- name: set_token
+-- Note, before a container is made, what its token will hash to, and by what it will call us. Only the
+-- replica that has reserved the slot may.
+UPDATE bot_pool_slots SET token_hash = $4, runtime_url = $5
+WHERE id = $1 AND lease = $2 AND reserved_by = $3
+RETURNING id;
+
+-- name: record_container
+-- Note, under the lease, which container a slot has now ($3) and on which host ($4).
+WITH slot AS MATERIALIZED (
+    SELECT s.*, b.correlation_id FROM bot_pool_slots s LEFT JOIN bots b ON b.id = s.assigned_bot_id
+    WHERE s.id = $1 AND s.lease = $2 AND (s.container_ref, s.host) IS DISTINCT FROM ($3, $4)
+    FOR NO KEY UPDATE OF s
+),
+changed AS (
+    UPDATE bot_pool_slots s SET container_ref = $3, host = $4, creations = $5
+    FROM slot WHERE s.id = slot.id
+),
+bot AS (
+    UPDATE bots b SET container_ref = $3 FROM slot WHERE b.id = slot.assigned_bot_id
+)
+INSERT INTO transitions (
+    at, machine, platform, from_status, to_status,
+    slot_id, slot_name, container_ref, lease, bot_id, correlation_id, reason, details
+)
+SELECT
+    botpool_now(), 'slot', platform, status, status,
+    id, slot_name, $3, lease, assigned_bot_id, correlation_id,
+    CASE
+        WHEN container_ref IS NULL THEN 'container created'
+        WHEN container_ref = $3 THEN 'container moved'
+        ELSE 'container created again'
+    END,
+    jsonb_build_object('oldContainerRef', container_ref, 'newContainerRef', $3::text, 'attempt', $5::integer)
+FROM slot
+RETURNING *;
+
+-- name: record_deployment
+-- Note, under the lease and where that is news, which deployment a slot is in ($3), and either what the
+-- engine says of it ($4) or what it waits for ($5). $6 is the reason that is recorded.
+WITH slot AS MATERIALIZED (
+    SELECT s.*, b.correlation_id FROM bot_pool_slots s JOIN bots b ON b.id = s.assigned_bot_id
+    WHERE s.id = $1 AND s.lease = $2
+        AND (s.deployment_ref, s.deployment_status, s.waits_for) IS DISTINCT FROM ($3, $4, $5)
+        AND (s.status = 'deploying' OR $5 IS NULL)
+    FOR NO KEY UPDATE OF s
+),
+changed AS (
+    UPDATE bot_pool_slots s SET deployment_ref = $3, deployment_status = $4, waits_for = $5
+    FROM slot WHERE s.id = slot.id
+)
+INSERT INTO transitions (
+    at, machine, platform, from_status, to_status,
+    slot_id, slot_name, container_ref, lease, bot_id, correlation_id, reason, details
+)
+SELECT
+    botpool_now(), 'slot', platform, status, status,
+    id, slot_name, container_ref, lease, assigned_bot_id, correlation_id, $6,
+    jsonb_build_object(
+        'deployment', $3::text,
+        'oldStatus', CASE
+            WHEN deployment_ref IS NOT DISTINCT FROM $3 THEN coalesce(deployment_status, waits_for)
+        END,
+        'newStatus', coalesce($4::text, $5::text)
+    )
+FROM slot
+RETURNING *;
+
+-- name: give_up_container
+-- Let a slot have no container, and the next one of this image ($3).
+UPDATE bot_pool_slots SET image = $3, container_ref = NULL
+WHERE id = $1 AND lease = $2
+RETURNING *, botpool_now() AS read_at;
+
+-- name: count_failed_repair
+-- Count a failed attempt to repair a slot.
+UPDATE bot_pool_slots SET recovery_attempts = recovery_attempts + 1, error_message = $3
+WHERE id = $1 AND lease = $2 AND status = 'error'
+RETURNING recovery_attempts;
+
+-- name: extend_deployment
+-- A deployment that took long is left alone once more: its time counts from now.
+WITH slot AS (
+    UPDATE bot_pool_slots s
+    SET last_used_at = botpool_now(), recovery_attempts = recovery_attempts + 1
+    FROM bots b
+    WHERE s.id = $1 AND s.lease = $2 AND s.status = 'deploying' AND b.id = s.assigned_bot_id
+    RETURNING s.*, b.correlation_id
+)
+INSERT INTO transitions (
+    at, machine, platform, from_status, to_status,
+    slot_id, slot_name, container_ref, lease, bot_id, correlation_id, reason, details
+)
+SELECT
+    botpool_now(), 'slot', platform, status, status,
+    id, slot_name, container_ref, lease, assigned_bot_id, correlation_id, $3,
+    jsonb_build_object('skipped', recovery_attempts)
+FROM slot
+RETURNING *;
+
+-- name: stuck
+-- Slots that have been deploying for $1 ms since that was last extended, in which their bots could be
+-- heard.
+SELECT s.*, botpool_now() AS read_at FROM bot_pool_slots s
+WHERE status = 'deploying' AND last_used_at <= botpool_now() - $1 * interval '1 millisecond'
+    AND heard_for(last_used_at) >= $1 * interval '1 millisecond'
+ORDER BY last_used_at;
+
+-- name: silent
+-- Busy slots whose bot was not heard since $1, nor for the $2 ms of it in which it could be.
+SELECT s.*, botpool_now() AS read_at
+FROM bot_pool_slots s JOIN bots b ON b.id = s.assigned_bot_id
+WHERE s.status = 'busy' AND last_heard(b, s) < $1
+    AND heard_for(last_heard(b, s)) > $2 * interval '1 millisecond'
+ORDER BY s.id;
+
+-- name: with_ended_bot
+-- Slots whose bot has ended.
+SELECT s.*, botpool_now() AS read_at
+FROM bot_pool_slots s JOIN bots b ON b.id = s.assigned_bot_id
+WHERE s.status IN ('deploying', 'busy') AND b.ended_at IS NOT NULL
+ORDER BY s.id;

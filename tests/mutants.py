@@ -123,7 +123,7 @@ MUTANTS = (
     ),
     Mutant(
         5,
-        "src/botpool/reconciler/containers.py",
+        "src/botpool/reconciler/environment.py",
         "if traits.reusable and (traits.environment_at_start or made_elsewhere):",
         "if traits.reusable and made_elsewhere:",
         "tests/integration/test_start_pulls.py",
@@ -252,7 +252,7 @@ MUTANTS = (
     ),
     Mutant(
         10,
-        f"{SCHEMA}/functions/hosts.sql",
+        f"{SCHEMA}/functions/health.sql",
         "OR images <@ ARRAY[''])\n    FOR UPDATE;",
         "OR images <@ ARRAY['']);",
         "tests/integration/test_hosts.py",

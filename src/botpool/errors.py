@@ -20,6 +20,7 @@ The first line of a class's docstring is its default message.
     ├── TooManyRequests           the key is used too fast
     ├── EngineError
     │   ├── EngineUnavailable     no answer: the call may or may not have taken effect
+    │   │   └── HostUnreachable   its host did not answer at all
     │   └── EngineRefused         the engine answered no
     │       ├── ContainerMissing
     │       ├── ImageMissing      a pull brings it
@@ -137,6 +138,13 @@ class EngineUnavailable(EngineError):
     """The engine doesn't answer.
 
     The call may or may not have taken effect. Trying again is safe.
+    """
+
+
+class HostUnreachable(EngineUnavailable):
+    """The host doesn't answer.
+
+    Nothing of the call failed there. The host is healthy when it answers again.
     """
 
 

@@ -221,8 +221,12 @@ def _listen(settings: Settings) -> Iterator[socket.socket]:
         raise SetupError(
             f"Can't listen on {host}, port {port}: {why}; change BOTPOOL_HOST or BOTPOOL_PORT."
         ) from error
-    with listening:
-        yield listening
+    # Told apart from other streams, so that asyncio sends what is small without a delay.
+    tcp = socket.socket(
+        listening.family, listening.type, socket.IPPROTO_TCP, fileno=listening.detach()
+    )
+    with tcp:
+        yield tcp
 
 
 async def stop_every_bot(store: Store, pool: Pool, settings: Settings) -> int:

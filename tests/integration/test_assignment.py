@@ -64,7 +64,7 @@ WRITES: dict[str, Callable[[Pool, Slot], Awaitable[object]]] = {
     "release of a silent bot": lambda pool, slot: pool.assignments.end_assignment(
         silent(slot, slot.read_at)
     ),
-    "mark_error": lambda pool, slot: pool.assignments.fail_launch(
+    "mark_error": lambda pool, slot: pool.relaunch.fail_launch(
         FailedLaunch(slot_id=slot.id, lease=slot.lease, cause=FailureCause.ENGINE, reason="broken")
     ),
     "record_container": lambda pool, slot: pool.slots.record_container(
@@ -98,7 +98,7 @@ async def test_a_stale_lease_changes_nothing_and_says_so(
     if status is SlotStatus.RELEASING:
         await scene.end(slot)
     elif status is SlotStatus.ERROR:
-        await scene.pool.assignments.fail_launch(
+        await scene.pool.relaunch.fail_launch(
             FailedLaunch(
                 slot_id=slot.id, lease=slot.lease, cause=FailureCause.ENGINE, reason="broken"
             )
@@ -418,7 +418,7 @@ async def test_a_bot_whose_slot_fails_before_its_call_is_tried_on_another_slot(
 ) -> None:
     bot = (await scene.create()).bot
     slot = await scene.slot_of(bot.id)
-    await scene.pool.assignments.fail_launch(
+    await scene.pool.relaunch.fail_launch(
         FailedLaunch(
             slot_id=slot.id, lease=slot.lease, cause=FailureCause.ENGINE, reason="it did not start"
         )
@@ -427,7 +427,7 @@ async def test_a_bot_whose_slot_fails_before_its_call_is_tried_on_another_slot(
     assert (again.slot_name, again.lease) == ("pool-google-meet-002", 1)
     failed = await scene.store.slots.get(slot.id)
     assert (failed.status, failed.error_message) == (SlotStatus.ERROR, "it did not start")
-    await scene.pool.assignments.fail_launch(
+    await scene.pool.relaunch.fail_launch(
         FailedLaunch(
             slot_id=again.id,
             lease=again.lease,
@@ -450,7 +450,7 @@ async def test_a_bot_that_goes_back_to_the_queue_keeps_its_place_in_it(scene: Sc
         await scene.pass_time(seconds=1)
         bots.append((await scene.create()).bot.id)
     slot = await scene.slot_of(bots[1])
-    await scene.pool.assignments.fail_launch(
+    await scene.pool.relaunch.fail_launch(
         FailedLaunch(
             slot_id=slot.id, lease=slot.lease, cause=FailureCause.ENGINE, reason="it did not start"
         )
@@ -465,7 +465,7 @@ async def test_a_bot_that_goes_back_to_the_queue_keeps_its_place_in_it(scene: Sc
 
 async def test_a_bot_that_was_in_its_call_is_not_tried_again(scene: Scene) -> None:
     bot, slot = await scene.running()
-    await scene.pool.assignments.fail_launch(
+    await scene.pool.relaunch.fail_launch(
         FailedLaunch(
             slot_id=slot.id, lease=slot.lease, cause=FailureCause.CRASHED, reason="exit code 137"
         )

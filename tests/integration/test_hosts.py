@@ -342,7 +342,7 @@ async def test_a_pool_that_may_grow_elsewhere_sends_no_bot_back_to_where_it_fail
         idle = [slot for slot in await works.store.slots.all() if slot.status is SlotStatus.IDLE]
         assert [slot.host for slot in idle] == ["a"]
         bot_id = failing.assigned_bot_id or 0
-        await works.pool.assignments.fail_launch(
+        await works.pool.relaunch.fail_launch(
             FailedLaunch(
                 slot_id=failing.id, lease=failing.lease, cause=FailureCause.ENGINE, reason="broken"
             )
@@ -399,3 +399,40 @@ async def test_a_host_that_somebody_else_has_is_left_to_them(
         assert {slot.container_ref for slot in await works.store.slots.all()} == {
             slot.container_ref for slot in slots
         }
+
+
+async def test_a_claim_is_a_success_of_its_host(database: Database) -> None:
+    """Five failures among launches that go well, as their bots tell, are not five in a row."""
+    async with working(database, max_pool_size=30) as works:
+        for number in range(5):
+            failure = HostFailure(engine="simulated", host="a", what=f"{number}", reason="broken")
+            await works.store.hosts.note_failure(failure, **LIMITS)
+            bot = (await works.create()).bot
+            slot = await works.slot_of(bot.id)
+            await works.pool.assignments.claim(slot)
+        assert await unhealthy(works) == []
+
+
+async def test_an_unhealthy_host_on_which_a_bot_claims_is_healthy(database: Database) -> None:
+    async with working(database) as works:
+        bot = (await works.create()).bot
+        await make_unhealthy(works, "a")
+        await works.pool.assignments.claim(await works.slot_of(bot.id))
+        assert await unhealthy(works) == []
+
+
+async def test_a_host_that_refused_connections_is_healthy_when_it_answers(
+    database: Database,
+) -> None:
+    async with working(database, max_pool_size=10) as works:
+        await works.launched()
+        for _ in range(5):
+            await works.create()
+        works.engine.take_away("a")
+        await works.reconciler.run_once()
+        await works.reconciler.compare_once()
+        assert await unhealthy(works) == ["a"]
+        works.engine.bring_back("a")
+        await works.pass_time(seconds=10)
+        await works.reconciler.compare_once()
+        assert await unhealthy(works) == []

@@ -154,7 +154,6 @@ async def test_slots_of_before_the_reconciler_are_due_at_once(empty_database_url
             hosts=[],
             deployment_limit_ms=1_500_000,
             engine="process",
-            host_given_up_after_ms=1,
         )
         assert sorted(slot.slot_name for slot in reserved) == ["pool-zoom-002", "pool-zoom-003"]
 

@@ -77,7 +77,7 @@ WRITES: dict[str, Callable[[Pool, int, int], Coroutine[Any, Any, object]]] = {
     "end": lambda pool, slot_id, lease: pool.assignments.advance(
         slot_id, lease, BotStatus.DONE, "late"
     ),
-    "error": lambda pool, slot_id, lease: pool.assignments.fail_launch(
+    "error": lambda pool, slot_id, lease: pool.relaunch.fail_launch(
         FailedLaunch(slot_id=slot_id, lease=lease, cause=FailureCause.ENGINE, reason="late")
     ),
 }
@@ -87,7 +87,7 @@ def failed(pool: Pool, slot: ModelSlot) -> Coroutine[Any, Any, object]:
     """Let a launch fail; or, of a slot without a bot, the release."""
     if slot.bot is None:
         return pool.slots.fail(slot.id, slot.lease, "broken")
-    return pool.assignments.fail_launch(
+    return pool.relaunch.fail_launch(
         FailedLaunch(slot_id=slot.id, lease=slot.lease, cause=FailureCause.ENGINE, reason="broken")
     )
 
@@ -102,7 +102,7 @@ CALLS: dict[str, Callable[[Pool, ModelSlot], Coroutine[Any, Any, object]]] = {
         slot.id, slot.lease, BotStatus.IN_CALL, "admitted"
     ),
     "end": lambda pool, slot: pool.assignments.advance(slot.id, slot.lease, BotStatus.DONE, "over"),
-    "error": lambda pool, slot: pool.assignments.fail_launch(
+    "error": lambda pool, slot: pool.relaunch.fail_launch(
         FailedLaunch(slot_id=slot.id, lease=slot.lease, cause=FailureCause.ENGINE, reason="broken")
     ),
     "stop": lambda pool, slot: pool.assignments.stop_bot(slot.bot or 1),
@@ -172,12 +172,12 @@ class Model:
 
     def waiting(self, platform: Platform) -> list[Entry]:
         entries = [e for e in self.queue if e.platform is platform and e.timeout_at > self.now]
-        return sorted(entries, key=lambda e: (e.priority, e.queued_at, e.id))
+        return sorted(entries, key=lambda e: (e.priority, e.queued_at, e.bot))
 
     def position(self, bot: int) -> int:
         platform = self.bots[bot].platform
         entries = [entry for entry in self.queue if entry.platform is platform]
-        entries.sort(key=lambda e: (e.priority, e.queued_at, e.id))
+        entries.sort(key=lambda e: (e.priority, e.queued_at, e.bot))
         return [entry.bot for entry in entries].index(bot) + 1
 
     def free_slot(self, platform: Platform) -> ModelSlot | int | None:

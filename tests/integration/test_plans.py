@@ -139,7 +139,6 @@ HOT: dict[str, tuple[Any, ...]] = {
         1_500_000,
         ["process"],
         "process",
-        600_000,
     ),
     "reservations.reserve": ("slot", "me", 15_000),
     "reservations.renew": ("me", ["slot"], 15_000),

@@ -300,3 +300,21 @@ async def test_stopping_and_assigning_at_once_never_leaves_a_bot_between_places(
                 await scene.pool.assignments.stop_bot(one.assigned_bot_id)
             if one.status is not SlotStatus.IDLE:
                 await scene.pool.slots.make_idle(one.id, one.lease)
+
+
+async def test_a_bot_that_is_launched_again_keeps_its_place_among_those_created_with_it(
+    scene: Scene,
+) -> None:
+    bots = await asyncio.gather(
+        *(scene.pool.creation.create_bot(new_bot(queue_timeout_ms=0)) for _ in range(6))
+    )
+    assert len({created.bot.created_at for created in bots}) < 6
+    first = next(created.bot for created in bots if created.bot.status is BotStatus.DEPLOYING)
+    slot = await scene.slot_of(first.id)
+    await scene.pool.relaunch.fail_launch(
+        FailedLaunch(slot_id=slot.id, lease=slot.lease, cause=FailureCause.ENGINE, reason="broken")
+    )
+    assert [entry.bot_id for entry in await scene.store.queue.entries(Platform.GOOGLE_MEET)] == [
+        first.id,
+        *(created.bot.id for created in bots if created.bot.status is BotStatus.QUEUED),
+    ]

@@ -42,7 +42,6 @@ async def test_a_slot_that_a_replica_has_reserved_is_no_others_until_that_expire
             hosts=[],
             deployment_limit_ms=1_500_000,
             engine="simulated",
-            host_given_up_after_ms=1,
         )
         await works.go(seconds=14)
         assert (await works.store.slots.get(slot.id)).reserved_by == "dead"

@@ -13,14 +13,15 @@ from botpool.errors import StaleLease
 from botpool.models.assignments import FailedLaunch
 from botpool.models.pulls import PullKey
 from botpool.reconciler import recovery
-from botpool.reconciler.recovery import Outcome, carry_out, counted
+from botpool.reconciler.decisions import Outcome, counted
+from botpool.reconciler.recovery import carry_out
 from botpool.states import BotStatus, FailureCause, SlotStatus
 from tests.support.works import container, working
 
 if TYPE_CHECKING:
     from botpool.engines.base import Container
     from botpool.models.bots import Bot
-    from botpool.reconciler.recovery import Decision
+    from botpool.reconciler.decisions import Decision
     from botpool.store import Database
     from tests.support.works import Works
 
@@ -306,7 +307,7 @@ async def test_a_bot_that_waits_in_vain_after_a_failed_launch_tells_of_both(
     async with working(database, max_pool_size=1) as works:
         bot = (await works.create(queue_timeout_ms=60_000)).bot
         slot = await works.slot_of(bot.id)
-        await works.pool.assignments.fail_launch(
+        await works.pool.relaunch.fail_launch(
             FailedLaunch(
                 slot_id=slot.id,
                 lease=slot.lease,
@@ -412,7 +413,6 @@ async def test_reservations_and_pulls_of_the_dead_are_let_go(database: Database)
             hosts=[],
             deployment_limit_ms=10**6,
             engine="simulated",
-            host_given_up_after_ms=1,
         )
         key = PullKey("simulated", "a", slot.image or "")
         await works.store.pulls.take(key, "dead", 15_000)

@@ -177,7 +177,7 @@ async def test_a_slot_that_cannot_be_made_well_is_deleted_after_three_attempts(
 async def test_an_engine_that_does_not_answer_costs_no_slot(database: Database) -> None:
     async with working(database) as works:
         slot = await works.slot_of((await works.launched()).id)
-        await works.pool.assignments.fail_launch(
+        await works.pool.relaunch.fail_launch(
             FailedLaunch(
                 slot_id=slot.id, lease=slot.lease, cause=FailureCause.ENGINE, reason="broken"
             )

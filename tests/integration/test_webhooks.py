@@ -91,7 +91,7 @@ async def test_whatever_changes_a_bot_is_told_and_nothing_else(database: Databas
             slot.id, slot.lease, "container", host="a", attempt=1
         )
         waiting = [await post.told(queue_timeout_ms=ms) for ms in (60_000, 60_000, 1_000)]
-        await post.pool.assignments.fail_launch(
+        await post.pool.relaunch.fail_launch(
             FailedLaunch(
                 slot_id=slot.id, lease=slot.lease, cause=FailureCause.ENGINE, reason="broken"
             )

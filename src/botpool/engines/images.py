@@ -6,8 +6,8 @@ import re
 from typing import NamedTuple
 
 _REFERENCE = re.compile(
-    r"(?P<repository>(?:[\w.-]+(?::\d+)?/)?[\w.-]+(?:/[\w.-]+)*)"
-    r"(?::(?P<tag>[\w.-]+))?(?:@(?P<digest>sha256:[0-9a-f]{64}))?",
+    r"(?P<repository>(?:(?:[\w.-]+|\[[0-9a-fA-F:.]+\])(?::\d+)?/)?[\w.-]+(?:/[\w.-]+)*)"
+    r"(?::(?P<tag>[\w.-]+))?(?:@(?P<digest>[a-z0-9+._-]+:[0-9a-f]{32,}))?",
     re.ASCII,
 )
 

@@ -28,6 +28,7 @@ from botpool.errors import (
     ContainerMissing,
     EngineRefused,
     EngineUnavailable,
+    HostUnreachable,
     ImageMissing,
 )
 
@@ -379,7 +380,7 @@ class SimulatedEngine:
         if host not in self._hosts:
             raise EngineUnavailable(f"There is no host {host}.")
         if host in self._away:
-            raise EngineUnavailable(f"{host} doesn't answer.")
+            raise HostUnreachable(f"{host} doesn't answer.")
 
     def _lose_reply(self) -> None:
         if self._happens(self.faults.reply_lost):

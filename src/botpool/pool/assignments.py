@@ -15,7 +15,6 @@ from botpool.states import (
     BOT_ENDED,
     BOT_MAY_BLAME,
     BOT_MAY_SAY,
-    BOT_RELAUNCHABLE,
     BotStatus,
     FailureCause,
     SlotStatus,
@@ -26,12 +25,12 @@ from botpool.tasks.batches import Batcher
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from botpool.models.assignments import FailedLaunch, Heartbeat, Lease
+    from botpool.models.assignments import Heartbeat, Lease
     from botpool.models.bots import Bot
     from botpool.models.json import Json
     from botpool.models.slots import Slot, WaitsFor
     from botpool.models.transitions import Transition
-    from botpool.pool.leases import Leases
+    from botpool.pool.lease_check import LeaseCheck
     from botpool.pool.publisher import Publisher
     from botpool.settings import Settings
     from botpool.store import Store
@@ -44,7 +43,7 @@ class Assignments:
     """Writes for assignments. Heartbeats that arrive together are one write; so are ends."""
 
     def __init__(
-        self, store: Store, settings: Settings, publisher: Publisher, leases: Leases
+        self, store: Store, settings: Settings, publisher: Publisher, leases: LeaseCheck
     ) -> None:
         self._store = store
         self._settings = settings
@@ -120,6 +119,7 @@ class Assignments:
             most = self._settings.max_concurrent_deployments
             for pull in await self._store.hosts.pass_turn(slot_id, most):
                 await self._store.pulls.wake(pull, 0)
+            await self._publisher.publish(self._store.hosts.note_launch(slot_id))
         return written
 
     async def heartbeat(self, slot_id: int, lease: int) -> Heartbeat:
@@ -194,22 +194,6 @@ class Assignments:
         written = await self._end(ending)
         if not written:
             await self._leases.check(ending.slot_id, ending.lease)
-        return written
-
-    async def fail_launch(self, failed: FailedLaunch) -> list[Transition]:
-        """Record a failed launch: its slot is in `error`, and its bot is relaunched or ends.
-
-        A bot is relaunched if it has launches left and was not in its call yet, or may go back to
-        it. It gets its old place in the queue, and then the next free slot. Any other bot is
-        `FATAL`.
-        """
-        written = await self._publisher.publish(
-            self._store.slots.relaunch(failed, BOT_RELAUNCHABLE, self._settings.max_launch_attempts)
-        )
-        if not written:
-            written = await self._end(failed.ending)
-        if not written:
-            await self._leases.check(failed.slot_id, failed.lease)
         return written
 
     async def stop_bot(self, bot_id: int, reason: str = "stop requested") -> list[Transition]:

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 from botpool.pool.assignments import Assignments
 from botpool.pool.creation import Creation
 from botpool.pool.hosts import Hosts
-from botpool.pool.leases import Leases
+from botpool.pool.lease_check import LeaseCheck
 from botpool.pool.listening import Listening
 from botpool.pool.publisher import Publisher
 from botpool.pool.queue import Queue
+from botpool.pool.relaunch import Relaunch
 from botpool.pool.retention import Retention
 from botpool.pool.slots import Slots
 
@@ -30,10 +31,11 @@ class Pool:
     """
 
     def __init__(self, store: Store, settings: Settings) -> None:
-        publisher, leases = Publisher(store), Leases(store)
+        publisher, leases = Publisher(store), LeaseCheck(store)
         self.creation = Creation(store, settings, publisher)
         self.queue = Queue(store, settings, publisher)
         self.assignments = Assignments(store, settings, publisher, leases)
+        self.relaunch = Relaunch(store, settings, publisher, self.assignments)
         self.slots = Slots(store, publisher, leases)
         self.hosts = Hosts(store, publisher)
         self.listening = Listening(store, settings)

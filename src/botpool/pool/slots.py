@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from botpool.models.assignments import Lease
     from botpool.models.slots import ImportedSlot
     from botpool.models.transitions import Transition
-    from botpool.pool.leases import Leases
+    from botpool.pool.lease_check import LeaseCheck
     from botpool.pool.publisher import Publisher
     from botpool.store import Store
 
@@ -26,7 +26,7 @@ _REASONS = {SlotStatus.RELEASING: "container stopped", SlotStatus.ERROR: "recove
 class Slots:
     """Changes slots that have no bot. Slots that are made idle together are written together."""
 
-    def __init__(self, store: Store, publisher: Publisher, leases: Leases) -> None:
+    def __init__(self, store: Store, publisher: Publisher, leases: LeaseCheck) -> None:
         self._store = store
         self._publisher = publisher
         self._leases = leases

@@ -31,7 +31,7 @@ from botpool.errors import (
 from botpool.models.assignments import Ending, FailedLaunch, last_heard
 from botpool.reconciler.containers import create, evidence
 from botpool.reconciler.context import container_of
-from botpool.reconciler.descriptions import description
+from botpool.reconciler.shown_status import description
 from botpool.states import BotStatus, FailureCause, SlotStatus
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from botpool.engines.base import Container, Engine, ListedContainer
     from botpool.models.slots import Slot
     from botpool.reconciler.context import Context
-    from botpool.reconciler.descriptions import Descriptions
     from botpool.reconciler.reservations import Reservations
+    from botpool.reconciler.shown_status import ShownStatus
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("botpool")
 
@@ -69,7 +69,7 @@ class CompareCounts:
 async def compare(
     context: Context,
     reservations: Reservations,
-    descriptions: Descriptions,
+    shown: ShownStatus,
     engine: Engine,
     host: str,
 ) -> CompareCounts:
@@ -85,7 +85,7 @@ async def compare(
             await _compare_one(context, reservations, slot, by_ref, counts)
         found = by_ref.get(slot.container_ref or "")
         if found is not None and not _described(slot, found):
-            descriptions.show(slot, again=True)
+            shown.show(slot, again=True)
     # A container that was created meanwhile belongs to a new slot: read the slots again.
     known = {slot.container_ref for slot in await context.store.slots.of_host(engine.name, host)}
     for found in listed:
@@ -141,7 +141,7 @@ async def _crashed(context: Context, slot: Slot) -> bool:
                 )
             )
         else:
-            written = await context.pool.assignments.fail_launch(
+            written = await context.pool.relaunch.fail_launch(
                 FailedLaunch(
                     slot_id=slot.id,
                     lease=slot.lease,

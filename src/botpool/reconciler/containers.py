@@ -1,19 +1,16 @@
-"""The container of a slot: its name, its environment, its creation, and how it ended."""
+"""The container of a slot: what it is called, how it is made, and how it ended."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
-import secrets
 from typing import TYPE_CHECKING
 
-import orjson
-
 from botpool.engines.base import Container, ContainerSpec
-from botpool.errors import EngineError, StaleLease
-from botpool.models.assignments import what_a_bot_is_told
+from botpool.errors import EngineError
 from botpool.models.storable import storable
 from botpool.reconciler.checkpoints import Checkpoint
+from botpool.reconciler.environment import new_environment
 
 if TYPE_CHECKING:
     from botpool.engines.base import Observation
@@ -21,7 +18,6 @@ if TYPE_CHECKING:
     from botpool.reconciler.context import Context
 
 _LAST_LINES = 5
-_LONGEST_DATA = 64 * 1024
 
 
 def container_name(installation: str, slot: Slot, number: int) -> str:
@@ -33,38 +29,6 @@ def container_name(installation: str, slot: Slot, number: int) -> str:
     seed = f"{installation}/{slot.id}/{number}"
     suffix = base64.b32encode(hashlib.sha256(seed.encode()).digest())[:6].decode().lower()
     return f"{slot.slot_name}-{suffix}"
-
-
-async def new_environment(context: Context, slot: Slot) -> dict[str, str]:
-    """What a container needs to call botpool. Its token is new; the slot's old token is invalid.
-
-    Raises `StaleLease` if we don't have the slot any more.
-    """
-    token, url = secrets.token_urlsafe(32), context.settings.runtime_url
-    if not await context.store.slots.set_token(slot, context.replica, token, url):
-        raise StaleLease(f"Another replica has {slot.slot_name}.")
-    return {"BOTPOOL_URL": url, "BOTPOOL_SLOT_TOKEN": token}
-
-
-async def environment_of_start(context: Context, slot: Slot) -> dict[str, str]:
-    """The environment that a start adds.
-
-    A container that ran another bot before gets a new token, so that nothing left of that bot can
-    claim this one.
-    """
-    traits = context.engine(slot).traits
-    environment = {}
-    if traits.environment_at_start:
-        bot = await context.store.bots.get(slot.assigned_bot_id or 0)
-        told = what_a_bot_is_told(bot, slot.lease, context.settings.heartbeat_interval_ms)
-        data = base64.urlsafe_b64encode(orjson.dumps(told)).decode()
-        # Left out if it is too long for an environment: the claim returns the same.
-        if len(data) <= _LONGEST_DATA:
-            environment["BOT_DATA"] = data
-    made_elsewhere = slot.creations == 0 and slot.container_ref is not None
-    if traits.reusable and (traits.environment_at_start or made_elsewhere):
-        environment |= await new_environment(context, slot)
-    return environment
 
 
 async def create(context: Context, slot: Slot, number: int) -> Container:

@@ -11,18 +11,16 @@ import structlog
 from botpool.engines.base import Container
 from botpool.errors import EngineRefused, ReservationLost
 from botpool.reconciler.checkpoints import go_on
-from botpool.states import BOT_RELAUNCHABLE, BotStatus
 from botpool.tasks.backoff import spread
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from botpool.engines.base import Engine
-    from botpool.models.bots import Bot
     from botpool.models.slots import Slot
     from botpool.pool import Pool
     from botpool.reconciler.checkpoints import Reached
-    from botpool.reconciler.hosts import HostHealth
+    from botpool.reconciler.health import HostHealth
     from botpool.settings import Settings
     from botpool.store import Store
 
@@ -82,12 +80,6 @@ class Context:
         ttl_ms = self.settings.reservation_ttl_ms
         if slot.id not in await self.store.reservations.renew(self.replica, [slot.id], ttl_ms):
             raise ReservationLost(f"Another replica has {slot.slot_name} now.")
-
-    def may_launch_again(self, bot: Bot) -> bool:
-        """Whether a bot has launches left and was not in its call yet, or may go back to it."""
-        most = bot.max_launch_attempts or self.settings.max_launch_attempts
-        back = bot.relaunch_in_call and bot.status is BotStatus.IN_CALL
-        return (back or bot.status in BOT_RELAUNCHABLE) and bot.launch_attempts < most
 
     def has_host(self, slot: Slot) -> bool:
         """Whether a slot is on no host yet, or on one that this replica can reach."""

@@ -34,8 +34,9 @@ from botpool.models.assignments import FailedLaunch
 from botpool.models.slots import WaitsFor
 from botpool.models.storable import storable
 from botpool.reconciler.checkpoints import Checkpoint
-from botpool.reconciler.containers import create, environment_of_start, evidence
+from botpool.reconciler.containers import create, evidence
 from botpool.reconciler.context import NOW, container_of
+from botpool.reconciler.environment import environment_of_start
 from botpool.reconciler.release import give_up_outdated
 from botpool.states import BotStatus, FailureCause, SlotStatus
 
@@ -97,7 +98,7 @@ async def _better_elsewhere(context: Context, slot: Slot) -> bool:
     if not slot.held or slot.deployment_ref is not None:
         return False
     bot = await context.store.bots.get(slot.assigned_bot_id or 0)
-    if not context.may_launch_again(bot):
+    if not context.pool.relaunch.may_relaunch(bot):
         return False
     hosts = await context.store.hosts.all()
     return any(host.room != 0 for host in hosts if host.engine == slot.engine) or any(
@@ -210,7 +211,6 @@ async def _judge(
                 details={"deployment": slot.deployment_ref},
                 heard=False,
             )
-            await context.health.succeeded(slot)
             context.reached(Checkpoint.DEPLOY_RUNNING)
             return NOW
         case ContainerState.FAILED:
@@ -276,4 +276,4 @@ async def _fail_launch(
         was=SlotStatus.DEPLOYING,
         counts=counts,
     )
-    return bool(await context.pool.assignments.fail_launch(failed))
+    return bool(await context.pool.relaunch.fail_launch(failed))

@@ -21,6 +21,7 @@ from botpool.errors import (
     BotpoolError,
     EngineError,
     EngineUnavailable,
+    HostUnreachable,
     NotFound,
     ReservationLost,
     StaleLease,
@@ -30,18 +31,14 @@ from botpool.models.storable import storable
 from botpool.reconciler.checkpoints import go_on
 from botpool.reconciler.compare import CompareCounts, compare
 from botpool.reconciler.context import NOW, Context
+from botpool.reconciler.decisions import Decision, counted
 from botpool.reconciler.deploy import deploy
-from botpool.reconciler.descriptions import Descriptions
-from botpool.reconciler.hosts import HostHealth
+from botpool.reconciler.health import HostHealth
 from botpool.reconciler.pulls import Pulls
-from botpool.reconciler.recovery import (
-    Decision,
-    carry_out,
-    counted,
-    decide,
-)
+from botpool.reconciler.recovery import carry_out, decide
 from botpool.reconciler.release import end_late, release, repair
 from botpool.reconciler.reservations import Reservations
+from botpool.reconciler.shown_status import ShownStatus
 from botpool.states import SLOT_NEEDS_WORK, Platform, SlotStatus
 from botpool.store.installation import WORK
 from botpool.store.postgres.listening import listening
@@ -102,7 +99,7 @@ class Reconciler:
         self.reservations = Reservations(self._context)
         """The slots that it works on."""
         self._pulls = Pulls(self._context, self._loop.wake)
-        self._descriptions = Descriptions(self._context)
+        self._shown = ShownStatus(self._context)
         self._drives: set[asyncio.Task[None]] = set()
         self.step_seconds: float | None = None
         """How long one step of a slot may take. By default as long as its engine allows."""
@@ -120,7 +117,7 @@ class Reconciler:
             while self._drives:
                 await asyncio.wait(self._drives)
             await self._pulls.finished()
-            await self._descriptions.settle()
+            await self._shown.settle()
         return total
 
     async def compare_once(self) -> CompareCounts:
@@ -140,7 +137,7 @@ class Reconciler:
         try:
             async with asyncio.timeout(self._patience(engine)):
                 counts = await compare(
-                    context, self.reservations, self._descriptions, context.engines[engine], host
+                    context, self.reservations, self._shown, context.engines[engine], host
                 )
         except (EngineError, TimeoutError) as error:
             # Not knowing is not zero: nothing changes.
@@ -255,7 +252,7 @@ class Reconciler:
             drive.cancel()
         await asyncio.gather(*self._drives, return_exceptions=True)
         await self._pulls.close()
-        await self._descriptions.close()
+        await self._shown.close()
         try:
             await self._context.store.installation.announce([WORK])
         except BotpoolError as error:
@@ -285,7 +282,7 @@ class Reconciler:
         """Work on a slot that we have reserved until it has to wait, then give it back."""
         due_in: float | None = NOW
         failed: str | None = None
-        self._descriptions.show(slot)
+        self._shown.show(slot)
         try:
             async with self.reservations.working_on(slot):
                 slot, due_in = await self._steps(slot)
@@ -309,7 +306,7 @@ class Reconciler:
                 raise ReservationLost
             slot = found
             await self._pass_turn(before, slot)
-            self._descriptions.show(slot)
+            self._shown.show(slot)
             if slot.status not in SLOT_NEEDS_WORK:
                 return slot, None
         return slot, NOW
@@ -373,7 +370,9 @@ class Reconciler:
             with suppress(BotpoolError):
                 # Read again: this very step may have put it on its host.
                 now = await self._context.store.slots.get(slot.id)
-                await self._context.health.failed(now, str(error))
+                await self._context.health.failed(
+                    now, str(error), answered=not isinstance(error, HostUnreachable)
+                )
 
     @property
     def replica(self) -> str:

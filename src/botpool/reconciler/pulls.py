@@ -210,7 +210,7 @@ class Pulls:
 
     async def _fail(self, slot: Slot, error: str) -> None:
         try:
-            await self._context.pool.assignments.fail_launch(
+            await self._context.pool.relaunch.fail_launch(
                 FailedLaunch(
                     slot_id=slot.id,
                     lease=slot.lease,

@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("botpool")
 
-_HOST_GIVEN_UP_AFTER_MS = 600_000
-"""If no replica has compared a host for this long, no replica's settings have it any more."""
-
 _FINISH_SECONDS = 5.0
 
 
@@ -70,7 +67,6 @@ class Reservations:
             hosts=self._hosts,
             deployment_limit_ms=self._deployment_limit_ms,
             engine=self._engine,
-            host_given_up_after_ms=_HOST_GIVEN_UP_AFTER_MS,
         )
         return [slot for slot in taken if slot.id not in self._workers]
 

@@ -55,6 +55,10 @@ class Hosts:
         """
         return await self._queries.transitions("note_success", engine, host, answers_only)
 
+    async def note_launch(self, slot_id: int) -> list[Transition]:
+        """Note that a launch went well on a slot's host. Bots that wait get its slots."""
+        return await self._queries.transitions("note_launch", slot_id)
+
     async def probe(self) -> list[Transition]:
         """Let one slot of each unhealthy host get a bot, if the host is due for a probe."""
         return await self._queries.transitions("probe")

@@ -7,6 +7,14 @@ SELECT note_failure($1::jsonb, $2, $3, $4) AS unhealthy;
 -- Something went well on a host on which something had failed; $3: no more than that it answers.
 SELECT * FROM note_success($1, $2, $3);
 
+-- name: note_launch
+-- A slot is busy, by any sign: its launch is a success of its host, if something had failed there.
+SELECT t.*
+FROM bot_pool_slots s
+JOIN hosts h ON h.engine = s.engine AND h.host = s.host AND (h.failed <> '{}' OR h.unhealthy_since IS NOT NULL),
+    LATERAL note_success(s.engine, s.host, false) t
+WHERE s.id = $1;
+
 -- name: has_failed
 -- Whether something has failed on a host since something last went well there.
 SELECT * FROM hosts

@@ -46,16 +46,16 @@ SELECT position, ceil(position * wait_ms_a_place(platform))::bigint AS estimated
 FROM bot_pool_queue entry, LATERAL (
     SELECT count(*) AS position FROM bot_pool_queue ahead
     WHERE ahead.platform = entry.platform
-        AND (ahead.priority, ahead.queued_at, ahead.id) <= (entry.priority, entry.queued_at, entry.id)
+        AND (ahead.priority, ahead.queued_at, ahead.bot_id) <= (entry.priority, entry.queued_at, entry.bot_id)
 ) place
 WHERE entry.bot_id = $1;
 
 -- name: entries
 -- The bots that wait for a slot of a platform, in the order in which they will get one.
-SELECT *, row_number() OVER (ORDER BY priority, queued_at, id) AS position
+SELECT *, row_number() OVER (ORDER BY priority, queued_at, bot_id) AS position
 FROM bot_pool_queue
 WHERE platform = $1
-ORDER BY priority, queued_at, id;
+ORDER BY priority, queued_at, bot_id;
 
 -- name: overdue
 -- Bots that wait past their deadline.

@@ -28,7 +28,6 @@ class Reservations:
         hosts: Sequence[tuple[str, str]],
         deployment_limit_ms: int,
         engine: str,
-        host_given_up_after_ms: int,
     ) -> list[Slot]:
         """Reserve at most `most` due slots that have no host yet, or are on one of these hosts.
 
@@ -47,7 +46,6 @@ class Reservations:
             deployment_limit_ms,
             known,
             engine,
-            host_given_up_after_ms,
         )
 
     async def reserve(self, slot_id: int, replica: str, ttl_ms: int) -> Slot | None:

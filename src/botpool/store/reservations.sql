@@ -3,7 +3,7 @@
 -- that have no host yet, or one that this replica can reach ($4); deployments on any host that took
 -- longer than $5 ms, for these have failed in any case; what is on an engine that this replica does not
 -- have ($6), or that new containers are not made on ($7) before its next one; and what is on a host that
--- no replica has compared with the slots for $8 ms.
+-- is given up.
 WITH due AS MATERIALIZED (
     SELECT id FROM bot_pool_slots
     WHERE due_at IS NOT NULL AND greatest(due_at, reserved_until) <= (SELECT botpool_now())
@@ -15,11 +15,7 @@ WITH due AS MATERIALIZED (
                 AND last_assigned_at <= (SELECT botpool_now()) - $5 * interval '1 millisecond'
             )
             OR engine <> ALL ($6::text[])
-            OR EXISTS (
-                SELECT FROM duties d
-                WHERE d.name = 'compare ' || engine || '/' || host
-                    AND heard_for(d.due_at) > $8 * interval '1 millisecond'
-            )
+            OR host_given_up(engine, host)
             OR (status = 'deploying' AND deployment_started_at IS NULL AND engine <> $7)
         )
     ORDER BY greatest(due_at, reserved_until)

@@ -19,7 +19,7 @@ from aiodocker import Docker, DockerError
 
 from botpool.engines.base import PullProgress
 from botpool.engines.images import read_image
-from botpool.errors import EngineRefused, EngineUnavailable
+from botpool.errors import EngineRefused, EngineUnavailable, HostUnreachable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -51,9 +51,9 @@ def mapped_errors(host: str) -> Iterator[None]:
         ours = EngineRefused if refused else EngineUnavailable
         raise ours(f"Docker on {host}: {' '.join(error.message.split())}") from error
     except TimeoutError as error:
-        raise EngineUnavailable(f"Docker on {host} did not answer in time.") from error
+        raise HostUnreachable(f"Docker on {host} did not answer in time.") from error
     except (aiohttp.ClientError, OSError) as error:
-        raise EngineUnavailable(f"Docker on {host} doesn't answer: {error}") from error
+        raise HostUnreachable(f"Docker on {host} doesn't answer: {error}") from error
     except (KeyError, TypeError, ValueError, struct.error) as error:
         raise EngineUnavailable(f"The server that answers on {host} is not Docker.") from error
 
@@ -181,7 +181,9 @@ async def pull(
     """Fetch an image from its registry. If cancelled, it disconnects, which makes Docker stop."""
     query = {"fromImage": image}
     found = read_image(image)
-    if found is not None and found.tag is None and found.digest is None:
+    if found is None:
+        raise EngineRefused(f"{image} is not the name of an image.")
+    if found.tag is None and found.digest is None:
         query["tag"] = "latest"  # without a tag, Docker pulls all of them
     headers = {"X-Registry-Auth": auth} if auth else {}
     # aiodocker's own pull takes a lost connection for success, and doesn't disconnect if cancelled.

@@ -49,8 +49,10 @@ async def registry_header(image: str) -> str | None:
 def _server(image: str) -> str:
     """The name under which Docker stores the credentials of an image's registry."""
     found = read_image(image)
-    registry = found.registry if found else None
-    return registry if registry and registry not in _HUB_HOSTS else _HUB
+    if found is None:
+        raise EngineRefused(f"{image} is not the name of an image.")
+    registry = found.registry
+    return _HUB if registry is None or registry in _HUB_HOSTS else registry
 
 
 def _host(server: str) -> str:

@@ -23,29 +23,9 @@ CREATE OR REPLACE FUNCTION a_bot_waits(p_platform text, p_now timestamptz) RETUR
     SELECT (
         SELECT id FROM bot_pool_queue
         WHERE platform = p_platform AND timeout_at > p_now
-        ORDER BY priority, queued_at, id
+        ORDER BY priority, queued_at, bot_id
         LIMIT 1
     ) IS NOT NULL
-$$;
-
--- How many milliseconds pass, as things go lately, until the next bot of the queue has its slot: every
--- slot of the platform becomes free once in the time that slots were lately occupied, so one does
--- every share of it. A bot at position n waits n times as long. NULL while nothing is known.
-CREATE OR REPLACE FUNCTION wait_ms_a_place(p_platform text) RETURNS numeric LANGUAGE sql STABLE AS $$
-    SELECT avg(occupied_ms) / nullif((
-        SELECT size - (
-            SELECT count(*) FROM bot_pool_slots WHERE platform = p_platform AND status = 'error'
-        )
-        FROM pools WHERE platform = p_platform
-    ), 0)
-    FROM (
-        SELECT (details ->> 'occupiedMs')::bigint AS occupied_ms
-        FROM transitions
-        WHERE platform = p_platform
-            AND machine = 'slot' AND from_status = 'releasing' AND to_status = 'idle'
-        ORDER BY id DESC
-        LIMIT 100
-    ) recent
 $$;
 
 -- Let bots of one platform, whose rows say QUEUED already, wait. A bot's place counts from its
@@ -65,16 +45,20 @@ BEGIN
     -- Those who waited before; counted once for all that join them together.
     ahead AS MATERIALIZED (
         SELECT joined.platform, joined.priority, joined.queued_at, waiting.bots
-        FROM (SELECT DISTINCT platform, priority, queued_at FROM entry) joined, LATERAL (
+        FROM (
+            SELECT platform, priority, queued_at, min(bot_id) AS bot_id FROM entry
+            GROUP BY platform, priority, queued_at
+        ) joined, LATERAL (
             SELECT count(*) AS bots FROM bot_pool_queue q
             WHERE q.platform = joined.platform
-                AND (q.priority, q.queued_at) <= (joined.priority, joined.queued_at)
+                AND (q.priority, q.queued_at, q.bot_id)
+                    < (joined.priority, joined.queued_at, joined.bot_id)
         ) waiting
     ),
     placed AS (
         SELECT
             entry.bot_id, entry.platform, entry.timeout_at,
-            ahead.bots + row_number() OVER (ORDER BY priority, queued_at, entry.id) AS position
+            ahead.bots + row_number() OVER (ORDER BY priority, queued_at, bot_id) AS position
         FROM entry JOIN ahead USING (platform, priority, queued_at)
     ),
     pace AS MATERIALIZED (
@@ -111,7 +95,7 @@ BEGIN
         SELECT b.avoid_host INTO v_avoid FROM bots b WHERE b.id = (
             SELECT bot_id FROM bot_pool_queue
             WHERE platform = p_platform AND timeout_at > v_now
-            ORDER BY priority, queued_at, id
+            ORDER BY priority, queued_at, bot_id
             LIMIT 1
         );
         IF p_grow THEN RETURN QUERY SELECT * FROM make_room(p_platform, 1); END IF;
@@ -122,7 +106,7 @@ BEGIN
         WHERE id = (
             SELECT id FROM bot_pool_queue
             WHERE platform = p_platform AND timeout_at > v_now
-            ORDER BY priority, queued_at, id
+            ORDER BY priority, queued_at, bot_id
             LIMIT 1
             FOR NO KEY UPDATE SKIP LOCKED
         )

@@ -34,3 +34,8 @@ DROP FUNCTION IF EXISTS place_slot(bigint, bigint, text, text[], integer);
 
 -- How many slots of a platform are kept idle, ready for the next bots.
 ALTER TABLE pools ADD COLUMN warm integer NOT NULL DEFAULT 0 CHECK (warm >= 0);
+
+-- Bots that were created together have one time, and keep the order of their creation when they come
+-- back into the queue.
+DROP INDEX bot_pool_queue_order;
+CREATE INDEX bot_pool_queue_order ON bot_pool_queue (platform, priority, queued_at, bot_id);

@@ -1,4 +1,4 @@
-"""Descriptions: what each slot is doing, shown in the engine's own interface."""
+"""ShownStatus: what each slot is doing, shown in the engine's own interface."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def description(slot: Slot) -> str:
     return f"[{slot.status.upper()}] {text}"
 
 
-class Descriptions:
+class ShownStatus:
     """Sends descriptions in the background, for each slot only the newest.
 
     A description is not sent twice, unless the engine's own list shows another one. If it can't be

@@ -1,4 +1,4 @@
-"""Leases: the check whether a write came too late."""
+"""LeaseCheck: the check whether a write came too late."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from botpool.store import Store
 
 
-class Leases:
+class LeaseCheck:
     """Checks, after a write that changed nothing, whether its lease was over."""
 
     def __init__(self, store: Store) -> None:

@@ -57,10 +57,14 @@ class HostHealth:
         if await self._store.hosts.has_failed(engine, host):
             await self._pool.hosts.note_healthy(engine, host, answers_only=True)
 
-    async def failed(self, slot: Slot, reason: str) -> None:
-        """Note a failure on a slot's host. Several failures make the host unhealthy."""
+    async def failed(self, slot: Slot, reason: str, *, answered: bool = True) -> None:
+        """Note a failure on a slot's host. Several failures make the host unhealthy.
+
+        A launch that failed may be the image's fault. A host that did not answer was not asked for
+        the image, and is healthy when it answers.
+        """
         if slot.host is not None:
-            launch = slot.status is SlotStatus.DEPLOYING
+            launch = slot.status is SlotStatus.DEPLOYING and answered
             await self._note(
                 HostFailure(
                     engine=slot.engine,
@@ -70,12 +74,6 @@ class HostHealth:
                     image=(slot.image or "") if launch else "",
                 )
             )
-
-    async def succeeded(self, slot: Slot) -> None:
-        """Note a success on a slot's host."""
-        if slot.host is not None and await self._store.hosts.has_failed(slot.engine, slot.host):
-            await self._pool.hosts.note_healthy(slot.engine, slot.host)
-            _log.info("host is healthy again", engine=slot.engine, host=slot.host)
 
     async def _note(self, failure: HostFailure) -> None:
         settings = self._settings

@@ -1,0 +1,50 @@
+"""What a container gets: where botpool is, a token of its slot alone, and its bot's data."""
+
+from __future__ import annotations
+
+import base64
+import secrets
+from typing import TYPE_CHECKING
+
+import orjson
+
+from botpool.errors import StaleLease
+from botpool.models.assignments import what_a_bot_is_told
+
+if TYPE_CHECKING:
+    from botpool.models.slots import Slot
+    from botpool.reconciler.context import Context
+
+_LONGEST_DATA = 64 * 1024
+
+
+async def new_environment(context: Context, slot: Slot) -> dict[str, str]:
+    """What a container needs to call botpool. Its token is new; the slot's old token is invalid.
+
+    Raises `StaleLease` if we don't have the slot any more.
+    """
+    token, url = secrets.token_urlsafe(32), context.settings.runtime_url
+    if not await context.store.slots.set_token(slot, context.replica, token, url):
+        raise StaleLease(f"Another replica has {slot.slot_name}.")
+    return {"BOTPOOL_URL": url, "BOTPOOL_SLOT_TOKEN": token}
+
+
+async def environment_of_start(context: Context, slot: Slot) -> dict[str, str]:
+    """The environment that a start adds.
+
+    A container that ran another bot before gets a new token, so that nothing left of that bot can
+    claim this one.
+    """
+    traits = context.engine(slot).traits
+    environment = {}
+    if traits.environment_at_start:
+        bot = await context.store.bots.get(slot.assigned_bot_id or 0)
+        told = what_a_bot_is_told(bot, slot.lease, context.settings.heartbeat_interval_ms)
+        data = base64.urlsafe_b64encode(orjson.dumps(told)).decode()
+        # Left out if it is too long for an environment: the claim returns the same.
+        if len(data) <= _LONGEST_DATA:
+            environment["BOT_DATA"] = data
+    made_elsewhere = slot.creations == 0 and slot.container_ref is not None
+    if traits.reusable and (traits.environment_at_start or made_elsewhere):
+        environment |= await new_environment(context, slot)
+    return environment

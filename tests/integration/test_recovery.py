@@ -12,7 +12,7 @@ from botpool.engines.simulated import Faults
 from botpool.errors import StaleLease
 from botpool.models.assignments import FailedLaunch
 from botpool.models.pulls import PullKey
-from botpool.reconciler import recovery
+from botpool.reconciler import decisions
 from botpool.reconciler.decisions import Outcome, counted
 from botpool.reconciler.recovery import carry_out
 from botpool.states import BotStatus, FailureCause, SlotStatus
@@ -333,7 +333,7 @@ async def test_a_clock_that_goes_back_puts_nothing_off(database: Database) -> No
 async def test_hosts_that_hang_hold_up_nothing(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recovery, "_LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(decisions, "_LOOK_SECONDS", 0.2)
     async with working(database, hosts=("a", "b"), faults=SLOW) as works:
         deploying = [await stuck(works) for _ in range(2)]
         silent = await stuck(works)

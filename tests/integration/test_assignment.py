@@ -474,10 +474,10 @@ async def test_a_bot_that_was_in_its_call_is_not_tried_again(scene: Scene) -> No
 
 
 async def test_a_slot_that_does_not_stop_is_in_error_and_can_recover_or_go(scene: Scene) -> None:
-    _, slot = await scene.running()
+    bot, slot = await scene.running()
     await scene.end(slot)
     (failed,) = await scene.pool.slots.fail(slot.id, slot.lease, "stuck")
-    assert (failed.from_status, failed.to_status, failed.bot_id) == ("releasing", "error", None)
+    assert (failed.from_status, failed.to_status, failed.bot_id) == ("releasing", "error", bot.id)
     (well,) = await scene.pool.slots.make_idle(slot.id, slot.lease, SlotStatus.ERROR)
     assert (well.from_status, well.to_status, well.reason) == ("error", "idle", "recovered")
     assert (await scene.store.slots.get(slot.id)).error_message is None

@@ -445,3 +445,41 @@ async def test_the_page_at_the_root_says_what_runs_here(api: Api) -> None:
     response = await api.alice.get("/")
     assert response.status_code == 200
     assert "/docs" in response.text
+
+
+async def test_hosts_are_listed_drained_and_undrained(database: Database) -> None:
+    async with opened(database) as api:
+        (host,) = (await api.admin.get("/api/v1/hosts")).json()["hosts"]
+        assert (host["status"], host["open"], host["room"]) == ("healthy", True, None)
+        drained = await api.admin.post("/api/v1/hosts/process/here/drain")
+        assert (drained.status_code, drained.json()["room"]) == (200, 0)
+        assert (await api.ask()).json()["bot"]["status"] == "QUEUED"
+        back = (await api.admin.post("/api/v1/hosts/process/here/undrain")).json()
+        assert (back["drainedAt"], back["running"]) == (None, 1)
+        gone = await api.admin.post("/api/v1/hosts/process/nowhere/drain")
+        problem(gone, 404, "host_not_found")
+        problem(await api.alice.get("/api/v1/hosts"), 403, "forbidden")
+
+
+async def test_a_slot_and_a_container_lead_to_their_bot_and_their_story(database: Database) -> None:
+    async with opened(database) as api:
+        bot = (await api.ask()).json()["bot"]
+        slot = await api.store.slots.of_bot(bot["id"])
+        assert slot is not None
+        await api.pool.slots.record_container(slot.id, slot.lease, "c-1", host="here", attempt=1)
+        for wanted in ({"containerRef": "c-1"}, {"assignedBotId": bot["id"]}):
+            found = (await api.admin.get("/api/v1/slots", params=wanted)).json()["slots"]
+            assert [one["id"] for one in found] == [slot.id]
+        none = (await api.admin.get("/api/v1/slots", params={"containerRef": "c-2"})).json()
+        assert none == {"slots": []}
+        served = (await api.admin.get("/api/v1/containers/c-1/bot")).json()
+        assert (served["id"], served["containerRef"]) == (bot["id"], "c-1")
+        problem(await api.admin.get("/api/v1/containers/c-2/bot"), 404, "bot_not_found")
+        await api.admin.post(f"{BOTS}/{bot['id']}/stop")
+        await api.pool.slots.make_idle(slot.id, slot.lease)
+        entries = (await api.admin.get(f"/api/v1/slots/{slot.id}/timeline")).json()["entries"]
+        steps = [(one["kind"], one["toStatus"]) for one in entries]
+        assert steps[0] == ("slot", "deploying")
+        assert steps[-1] == ("slot", "idle")
+        own = (await api.admin.get(f"{BOTS}/{bot['id']}/timeline")).json()["entries"]
+        assert (own[-1]["kind"], own[-1]["toStatus"]) == ("slot", "idle")

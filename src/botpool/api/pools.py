@@ -1,4 +1,4 @@
-"""Pools, slots and the queue, for operators."""
+"""Pools, slots, hosts and the queue, for operators."""
 
 from typing import Annotated
 
@@ -8,6 +8,8 @@ from botpool.api.auth import TheAdmin
 from botpool.api.dependencies import ThePool, TheStore
 from botpool.api.errors import documented
 from botpool.api.shapes import (
+    BotOut,
+    HostList,
     HostOut,
     PoolList,
     PoolNumbersOut,
@@ -15,14 +17,20 @@ from botpool.api.shapes import (
     QueueList,
     SlotList,
     SlotOut,
+    Timeline,
+    TimelineEntry,
 )
-from botpool.api.wire import PlatformName
-from botpool.errors import Forbidden, SlotNotFound, Unauthorized
+from botpool.api.wire import PlatformName, Text
+from botpool.errors import BotNotFound, Forbidden, HostNotFound, SlotNotFound, Unauthorized
 from botpool.states import Platform, SlotStatus
 
 router = APIRouter(prefix="/api/v1", tags=["pool"], responses=documented(Unauthorized, Forbidden))
 
-SlotId = Annotated[int, Path(ge=0, le=2**63 - 1)]
+_LARGEST = 2**63 - 1
+_MOST_STEPS = 1000
+
+SlotId = Annotated[int, Path(ge=0, le=_LARGEST)]
+HostName = Annotated[str, Path(max_length=255)]
 
 
 @router.get("/pool")
@@ -40,13 +48,18 @@ async def slots(
     store: TheStore,
     platform: PlatformName | None = None,
     status: Annotated[list[SlotStatus] | None, Query()] = None,
+    container_ref: Annotated[Text | None, Query(alias="containerRef")] = None,
+    assigned_bot_id: Annotated[int | None, Query(alias="assignedBotId", ge=0, le=_LARGEST)] = None,
 ) -> SlotList:
-    """Every slot, by name."""
+    """Every slot, by name, or those that match."""
     return SlotList(
         slots=[
             SlotOut.of(slot)
             for slot in await store.slots.all()
-            if platform in {None, slot.platform} and (status is None or slot.status in status)
+            if platform in {None, slot.platform}
+            and (status is None or slot.status in status)
+            and container_ref in {None, slot.container_ref}
+            and assigned_bot_id in {None, slot.assigned_bot_id}
         ]
     )
 
@@ -55,6 +68,25 @@ async def slots(
 async def slot(slot_id: SlotId, _: TheAdmin, store: TheStore) -> SlotOut:
     """One slot."""
     return SlotOut.of(await store.slots.get(slot_id))
+
+
+@router.get("/slots/{slot_id}/timeline", responses=documented(SlotNotFound))
+async def timeline(slot_id: SlotId, _: TheAdmin, store: TheStore) -> Timeline:
+    """What happened to a slot lately, in order: the newest 1,000 entries."""
+    await store.slots.get(slot_id)
+    steps = await store.transitions.of_slot(slot_id, _MOST_STEPS)
+    return Timeline(entries=[TimelineEntry.of_transition(step) for step in steps])
+
+
+@router.get("/containers/{container_ref}/bot", responses=documented(BotNotFound))
+async def bot_of_container(
+    container_ref: Annotated[str, Path(max_length=255)], _: TheAdmin, store: TheStore
+) -> BotOut:
+    """The bot that a container has now; after its end, the one that it had last."""
+    bot = await store.bots.of_container(container_ref)
+    if bot is None:
+        raise BotNotFound(f"No bot is known for the container {container_ref}.")
+    return BotOut.of(bot)
 
 
 @router.post("/slots/{slot_id}/recover", responses=documented(SlotNotFound))
@@ -70,6 +102,24 @@ async def drain(slot_id: SlotId, _: TheAdmin, pool: ThePool, store: TheStore) ->
     before = await store.slots.get(slot_id)
     await pool.slots.drain(slot_id)
     return SlotOut.of(before).model_copy(update={"draining": True})
+
+
+@router.get("/hosts")
+async def hosts(_: TheAdmin, store: TheStore) -> HostList:
+    """Every host: its health, its room, and what runs there."""
+    return HostList(hosts=[HostOut.of(host) for host in await store.hosts.all()])
+
+
+@router.post("/hosts/{engine}/{host}/drain", responses=documented(HostNotFound))
+async def drain_host(engine: HostName, host: HostName, _: TheAdmin, pool: ThePool) -> HostOut:
+    """Give a host no new work until it is undrained. The bots that run there stay."""
+    return HostOut.of(await pool.hosts.drain(engine, host))
+
+
+@router.post("/hosts/{engine}/{host}/undrain", responses=documented(HostNotFound))
+async def undrain_host(engine: HostName, host: HostName, _: TheAdmin, pool: ThePool) -> HostOut:
+    """Give a drained host new work again. Bots that wait get its slots and its room at once."""
+    return HostOut.of(await pool.hosts.drain(engine, host, drain=False))
 
 
 @router.get("/queue")

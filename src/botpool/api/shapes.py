@@ -210,7 +210,7 @@ class TimelineEntry(Wire):
 
 
 class Timeline(Wire):
-    """Everything that happened to a bot, in order."""
+    """Everything that happened to a bot, or to a slot, in order."""
 
     entries: list[TimelineEntry]
 
@@ -254,8 +254,13 @@ class HostOut(Wire):
 
     engine: str
     host: str
-    slots: int
     status: Literal["healthy", "unhealthy"]
+    open: bool = Field(description="Whether it answers.")
+    capacity: int | None = Field(description="How many slots it may have; null for any number.")
+    room: int | None = Field(description="How many more it can take now; null for any number.")
+    slots: int
+    running: int = Field(description="How many of its slots have a bot.")
+    drained_at: datetime | None
     failures: int
     reason: str | None = Field(description="Why the last failure on this host happened.")
     unhealthy_since: datetime | None
@@ -268,6 +273,12 @@ class HostOut(Wire):
             status="healthy" if host.healthy else "unhealthy",
             **{name: getattr(host, name) for name in cls.model_fields if name != "status"},
         )
+
+
+class HostList(Wire):
+    """Every host that slots are or can be on."""
+
+    hosts: list[HostOut]
 
 
 class PoolList(Wire):

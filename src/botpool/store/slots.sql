@@ -94,10 +94,13 @@ WITH failed AS (
     RETURNING *
 )
 INSERT INTO transitions (
-    at, machine, platform, from_status, to_status, slot_id, slot_name, container_ref, lease, reason
+    at, machine, platform, from_status, to_status,
+    slot_id, slot_name, container_ref, lease, bot_id, correlation_id, reason
 )
-SELECT botpool_now(), 'slot', platform, 'releasing', 'error', id, slot_name, container_ref, lease, $3
-FROM failed
+SELECT
+    botpool_now(), 'slot', f.platform, 'releasing', 'error',
+    f.id, f.slot_name, f.container_ref, f.lease, b.id, b.correlation_id, $3
+FROM failed f LEFT JOIN bots b ON b.id = f.last_bot_id
 RETURNING *;
 
 -- name: delete
@@ -144,7 +147,8 @@ RETURNING id;
 -- name: record_container
 -- Note, under the lease, which container a slot has now ($3) and on which host ($4).
 WITH slot AS MATERIALIZED (
-    SELECT s.*, b.correlation_id FROM bot_pool_slots s LEFT JOIN bots b ON b.id = s.assigned_bot_id
+    SELECT s.*, b.id AS bot_id, b.correlation_id FROM bot_pool_slots s
+    LEFT JOIN bots b ON b.id = coalesce(s.assigned_bot_id, s.last_bot_id)
     WHERE s.id = $1 AND s.lease = $2 AND (s.container_ref, s.host) IS DISTINCT FROM ($3, $4)
     FOR NO KEY UPDATE OF s
 ),
@@ -161,7 +165,7 @@ INSERT INTO transitions (
 )
 SELECT
     botpool_now(), 'slot', platform, status, status,
-    id, slot_name, $3, lease, assigned_bot_id, correlation_id,
+    id, slot_name, $3, lease, bot_id, correlation_id,
     CASE
         WHEN container_ref IS NULL THEN 'container created'
         WHEN container_ref = $3 THEN 'container moved'

@@ -53,6 +53,10 @@ class Transitions:
         """What happened to a bot and to the slots that it was on, in order."""
         return await self._queries.transitions("timeline", bot_id)
 
+    async def of_slot(self, slot_id: int, most: int) -> list[Transition]:
+        """What happened to a slot and its bots, in order: the newest of it."""
+        return await self._queries.transitions("of_slot", slot_id, most)
+
     async def read(self, xid: int, row_id: int, most: int) -> RecordPage:
         """The transitions after a row of a transaction, at most `most`."""
         rows = await self._queries.rows("read", xid, row_id, most)

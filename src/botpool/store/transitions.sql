@@ -2,6 +2,12 @@
 -- What happened to a bot and to the slots that it was on, in order.
 SELECT * FROM transitions WHERE bot_id = $1 ORDER BY id;
 
+-- name: of_slot
+-- What happened to a slot, in order: the newest $2.
+SELECT * FROM (
+    SELECT * FROM transitions WHERE slot_id = $1 ORDER BY id DESC LIMIT $2
+) newest ORDER BY id;
+
 -- name: read
 -- What was written after row $2 of transaction $1, in order and at most $3 rows, and whose bot each
 -- tells of. Only transactions below the oldest that still runs count: nothing can come before them

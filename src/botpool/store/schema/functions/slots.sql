@@ -296,12 +296,13 @@ BEGIN
     )
     INSERT INTO transitions (
         at, machine, platform, from_status, to_status,
-        slot_id, slot_name, container_ref, lease, reason, details
+        slot_id, slot_name, container_ref, lease, bot_id, correlation_id, reason, details
     )
     SELECT
-        v_now, 'slot', platform, p_from, 'idle', id, slot_name, container_ref, lease, p_reason,
+        v_now, 'slot', m.platform, p_from, 'idle', m.id, m.slot_name, m.container_ref, m.lease,
+        b.id, b.correlation_id, p_reason,
         jsonb_build_object('occupiedMs', milliseconds(v_now - last_assigned_at))
-    FROM made_idle
+    FROM made_idle m LEFT JOIN bots b ON b.id = m.last_bot_id
     RETURNING *;
 
     FOREACH v_platform IN ARRAY coalesce(v_platforms, '{}') LOOP

@@ -39,3 +39,6 @@ ALTER TABLE pools ADD COLUMN warm integer NOT NULL DEFAULT 0 CHECK (warm >= 0);
 -- back into the queue.
 DROP INDEX bot_pool_queue_order;
 CREATE INDEX bot_pool_queue_order ON bot_pool_queue (platform, priority, queued_at, bot_id);
+
+-- A slot's timeline.
+CREATE INDEX transitions_slot ON transitions (slot_id, id) WHERE slot_id IS NOT NULL;

@@ -5,21 +5,22 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import structlog
 import uvicorn
 
+from botpool import __version__
 from botpool.access.keys import Keys
 from botpool.api import create_app
 from botpool.engines import check_engine, lacks_images, make_engines
-from botpool.errors import SettingsInvalid, SetupError
+from botpool.errors import BotpoolError, SettingsInvalid, SetupError
 from botpool.feed.stream import Feed
 from botpool.feed.webhooks import Webhooks
 from botpool.models.bots import BotPage
-from botpool.models.replicas import new_replica_name
+from botpool.models.replicas import ReplicaRole, machine_name, new_replica_name
 from botpool.pool import Pool
 from botpool.reconciler import Reconciler
 from botpool.states import BOT_ENDED, BotStatus
@@ -29,6 +30,8 @@ from botpool.store import (
     migrate,
     open_database,
 )
+from botpool.store.replicas import SEEN_EVERY_SECONDS
+from botpool.tasks.finish import finish
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Iterator
@@ -92,6 +95,7 @@ async def serving(
         keys = Keys(store, settings)
         admin_key = await keys.ensure_admin_key()
         replica = new_replica_name()
+        await stack.enter_async_context(_present(store, replica, _role(api=api, worker=worker)))
         if worker:
             await stack.enter_async_context(_working(database, store, pool, settings, replica))
         if listening is not None:
@@ -100,6 +104,34 @@ async def serving(
             )
         url = None if listening is None else settings.local_url
         yield Served(store, pool, url, admin_key)
+
+
+def _role(*, api: bool, worker: bool) -> ReplicaRole:
+    if api and worker:
+        return ReplicaRole.ALL
+    return ReplicaRole.API if api else ReplicaRole.WORKER
+
+
+@asynccontextmanager
+async def _present(store: Store, replica: str, role: ReplicaRole) -> AsyncIterator[None]:
+    """Let others know that this replica is there, for the length of the block."""
+
+    async def note() -> None:
+        await store.replicas.seen(replica, role, __version__, machine_name())
+
+    async def keep_noting() -> None:
+        while True:
+            await asyncio.sleep(SEEN_EVERY_SECONDS)
+            with suppress(BotpoolError):
+                await note()
+
+    await note()
+    async with _beside("presence", keep_noting()):
+        try:
+            yield
+        finally:
+            with suppress(BotpoolError):
+                await finish(store.replicas.gone(replica), seconds=_CLOSE_SECONDS)
 
 
 def _check(settings: Settings, *, api: bool) -> None:

@@ -222,10 +222,16 @@ async def test_an_api_and_a_worker_share_the_work(folder: Path) -> None:
             stderr=asyncio.subprocess.DEVNULL,
         )
         assert await api.until(*ENDED) == {"DONE": 1}
+        counts = (await api.client.get("/readyz")).json()["replicas"]
+        assert counts == {"api": 1, "worker": 1}
+        replicas = (await api.client.get("/api/v1/replicas")).json()["replicas"]
+        assert sorted(replica["role"] for replica in replicas) == ["api", "worker"]
         worker.terminate()
         output, _ = await worker.communicate()
         assert (worker.returncode, output.decode().splitlines()[0]) == (
             0,
             "botpool is running as a worker",
         )
+        counts = (await api.client.get("/readyz")).json()["replicas"]
+        assert counts == {"api": 1, "worker": 0}
         assert await api.ends() == 0

@@ -12,6 +12,7 @@ import pytest
 from botpool.access.keys import Keys
 from botpool.api import create_app, health
 from botpool.errors import DatabaseBusy, DatabaseUnreachable
+from botpool.models.replicas import ReplicaRole
 from botpool.pool import Pool
 from botpool.settings import Settings
 from botpool.store import Store, connect, migrate
@@ -174,3 +175,32 @@ async def test_a_check_that_can_not_even_be_given_up_stands_in_no_other_s_way(
     await asyncio.wait({again})
     assert again.exception() is None
     at_last.set()
+
+
+async def test_replicas_are_counted_by_what_they_do(
+    http: httpx.AsyncClient, store: Store, database: Database
+) -> None:
+    await store.installation.use_virtual_clock()
+    assert (await http.get("/readyz")).json() == {
+        "status": "ready",
+        "replicas": {"api": 0, "worker": 0},
+    }
+    for name, role in (("a", ReplicaRole.ALL), ("b", ReplicaRole.API), ("c", ReplicaRole.WORKER)):
+        await store.replicas.seen(name, role, "1.0", "here")
+    assert (await http.get("/readyz")).json()["replicas"] == {"api": 2, "worker": 2}
+    await store.replicas.gone("c")
+    await database.execute("UPDATE virtual_clock SET now = now + interval '19 seconds'")
+    await store.replicas.seen("b", ReplicaRole.API, "1.0", "here")
+    await database.execute("UPDATE virtual_clock SET now = now + interval '2 seconds'")
+    assert (await http.get("/readyz")).json()["replicas"] == {"api": 1, "worker": 0}
+
+
+async def test_a_database_that_takes_no_writes_is_not_ready(
+    http: httpx.AsyncClient, database: Database
+) -> None:
+    (row,) = await database.fetch("SELECT current_database() AS name")
+    await database.execute(f"ALTER DATABASE {row['name']} SET default_transaction_read_only = on")
+    await database.execute("SET default_transaction_read_only = on")
+    assert await ready(http) == "database_unreachable"
+    await database.execute("SET default_transaction_read_only = off")
+    assert await ready(http) == "ready"

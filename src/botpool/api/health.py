@@ -6,12 +6,14 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request, Response
 
 from botpool.api.errors import documented
+from botpool.api.shapes import Ready, ReplicaCountsOut
 from botpool.errors import (
     BotpoolError,
     DatabaseUnreachable,
     SchemaUnfit,
     SetupError,
 )
+from botpool.models.replicas import ReplicaCounts
 from botpool.store import Store
 from botpool.tasks.sharing import SharedCall
 
@@ -27,28 +29,32 @@ class Readiness:
         self._store = store
         self._check = SharedCall(self._ask)
 
-    async def check(self) -> None:
-        """Raise `DatabaseUnreachable` or `SchemaUnfit`, within seconds, unless all is well."""
+    async def check(self) -> ReplicaCounts:
+        """How many replicas there are. Raises `DatabaseUnreachable` or `SchemaUnfit`.
+
+        It answers within seconds, and asks whether the database takes writes, too.
+        """
         asked = self._check.begin()
         # We don't wait for its cancellation: giving up a connection that hangs may take long, too.
         await asyncio.wait({asked}, timeout=_ANSWER_SECONDS)
         if not asked.done():
             self._check.give_up(asked)
             raise DatabaseUnreachable
-        error = DatabaseUnreachable() if asked.cancelled() else asked.result()
-        if error is not None:
-            raise error
+        if asked.cancelled():
+            raise DatabaseUnreachable
+        return asked.result()
 
-    async def _ask(self) -> BotpoolError | None:
+    async def _ask(self) -> ReplicaCounts:
         try:
             await self._store.installation.check_schema()
-        except DatabaseUnreachable as error:
-            return error
+            await self._store.installation.check_writable()
+            return await self._store.replicas.counts()
+        except DatabaseUnreachable:
+            raise
         except SetupError as error:
-            return SchemaUnfit(str(error))
+            raise SchemaUnfit(str(error)) from error
         except BotpoolError as error:
-            return DatabaseUnreachable(str(error))
-        return None
+            raise DatabaseUnreachable(str(error)) from error
 
 
 async def readiness_of(request: Request) -> Readiness:
@@ -73,10 +79,11 @@ async def healthz() -> dict[str, str]:
     dependencies=[Depends(uncached)],
     responses=documented(DatabaseUnreachable),
 )
-async def readyz(readiness: Annotated[Readiness, Depends(readiness_of)]) -> dict[str, str]:
-    """Whether the database answers and has the schema that this botpool needs.
+async def readyz(readiness: Annotated[Readiness, Depends(readiness_of)]) -> Ready:
+    """Whether the database answers, takes writes, and has the schema that this botpool needs.
 
-    If not, the answer is 503 with `database_unreachable` or `schema_unfit`.
+    If not, the answer is 503 with `database_unreachable` or `schema_unfit`. Without a worker it
+    is ready, too: it takes bots, which wait.
     """
-    await readiness.check()
-    return {"status": "ready"}
+    counts = await readiness.check()
+    return Ready(replicas=ReplicaCountsOut(api=counts.api, worker=counts.worker))

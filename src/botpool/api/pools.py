@@ -15,6 +15,8 @@ from botpool.api.shapes import (
     PoolNumbersOut,
     QueueEntryOut,
     QueueList,
+    ReplicaList,
+    ReplicaOut,
     SlotList,
     SlotOut,
     Timeline,
@@ -120,6 +122,12 @@ async def drain_host(engine: HostName, host: HostName, _: TheAdmin, pool: ThePoo
 async def undrain_host(engine: HostName, host: HostName, _: TheAdmin, pool: ThePool) -> HostOut:
     """Give a drained host new work again. Bots that wait get its slots and its room at once."""
     return HostOut.of(await pool.hosts.drain(engine, host, drain=False))
+
+
+@router.get("/replicas")
+async def replicas(_: TheAdmin, store: TheStore) -> ReplicaList:
+    """Every running botpool on this database. Without a worker, bots wait."""
+    return ReplicaList(replicas=[ReplicaOut.of(each) for each in await store.replicas.live()])
 
 
 @router.get("/queue")

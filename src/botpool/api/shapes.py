@@ -9,6 +9,7 @@ from pydantic import ConfigDict, Field
 
 from botpool.api.wire import Asked, PlatformName, Wire
 from botpool.models.bots import DEFAULT_PRIORITY
+from botpool.models.replicas import ReplicaRole
 from botpool.states import (
     BotStatus,
     FailureCause,
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from botpool.models.hosts import Host
     from botpool.models.pools import PoolNumbers
     from botpool.models.queue import QueueEntry, QueuePlace
+    from botpool.models.replicas import Replica
     from botpool.models.slots import Slot
     from botpool.models.transitions import Transition
 
@@ -273,6 +275,42 @@ class HostOut(Wire):
             status="healthy" if host.healthy else "unhealthy",
             **{name: getattr(host, name) for name in cls.model_fields if name != "status"},
         )
+
+
+class ReplicaOut(Wire):
+    """One running botpool."""
+
+    name: str
+    role: ReplicaRole
+    version: str
+    host: str
+    started_at: datetime
+    last_seen_at: datetime
+
+    @classmethod
+    def of(cls, replica: Replica) -> Self:
+        """A replica as it goes over the wire."""
+        return cls(**{name: getattr(replica, name) for name in cls.model_fields})
+
+
+class ReplicaList(Wire):
+    """Every running botpool on this database."""
+
+    replicas: list[ReplicaOut]
+
+
+class ReplicaCountsOut(Wire):
+    """How many replicas answer, and how many work on slots."""
+
+    api: int
+    worker: int
+
+
+class Ready(Wire):
+    """Whether botpool can do its work, and how many replicas do."""
+
+    status: Literal["ready"] = "ready"
+    replicas: ReplicaCountsOut
 
 
 class HostList(Wire):

@@ -34,6 +34,10 @@ class Installation:
         """Raise a `SetupError` unless the database answers and has the schema that we need."""
         await check_schema(self._database)
 
+    async def check_writable(self) -> None:
+        """Raise `DatabaseUnreachable` if the database takes no writes: its disk may be full."""
+        await self._queries.run("check_writable")
+
     async def take_duty(self, name: str, every_ms: int) -> bool:
         """Take a duty that one replica does every `every_ms`. Returns whether it is due."""
         return await self._queries.found("take_duty", name, every_ms)

@@ -2,6 +2,11 @@
 -- What this botpool calls itself on engines.
 SELECT id FROM installation;
 
+-- name: check_writable
+-- Write something that nobody reads.
+INSERT INTO duties (name, due_at) VALUES ('check writable', botpool_now())
+ON CONFLICT (name) DO UPDATE SET due_at = excluded.due_at;
+
 -- name: take_duty
 -- Take on what is done every $2 ms, if it is due; or was put off farther than it ever is, by a clock
 -- that has since gone back.

@@ -12,6 +12,7 @@ from botpool.store.listening import Listening
 from botpool.store.pools import Pools
 from botpool.store.pulls import Pulls
 from botpool.store.queue import Queue
+from botpool.store.replicas import Replicas
 from botpool.store.reservations import Reservations
 from botpool.store.slots import Slots
 from botpool.store.transitions import Transitions
@@ -36,6 +37,7 @@ class Store:
         self.pools = Pools(database)
         self.pulls = Pulls(database)
         self.queue = Queue(database)
+        self.replicas = Replicas(database)
         self.reservations = Reservations(database)
         self.slots = Slots(database)
         self.transitions = Transitions(database)

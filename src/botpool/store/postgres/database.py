@@ -50,6 +50,7 @@ _OURS: tuple[tuple[str, type[BotpoolError]], ...] = (
     ("BP", TransitionRefused),
     ("08", DatabaseUnreachable),
     ("22", InvalidRequest),
+    ("25006", DatabaseUnreachable),  # the server is read-only
     ("23", ConstraintViolated),
     ("40", DatabaseBusy),  # such as deadlocks
     ("53", DatabaseUnreachable),  # too many connections, a full disk

@@ -40,6 +40,7 @@ _TABLES = (
     "listening",
     "outages",
     "pools",
+    "replicas",
     "transitions",
     "webhook_attempts",
     "webhook_deliveries",

@@ -42,3 +42,13 @@ CREATE INDEX bot_pool_queue_order ON bot_pool_queue (platform, priority, queued_
 
 -- A slot's timeline.
 CREATE INDEX transitions_slot ON transitions (slot_id, id) WHERE slot_id IS NOT NULL;
+
+-- The running botpools on this database.
+CREATE TABLE replicas (
+    name         text PRIMARY KEY,
+    role         text NOT NULL CHECK (role IN ('all', 'api', 'worker')),
+    version      text NOT NULL,
+    host         text NOT NULL,
+    started_at   timestamptz NOT NULL,
+    last_seen_at timestamptz NOT NULL
+);

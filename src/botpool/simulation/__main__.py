@@ -51,7 +51,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--seed", type=int, default=1, help="the seed to run; 1 by default")
-    which.add_argument("--seeds", type=_seeds, metavar="A-B", help="run all of these seeds")
+    which.add_argument(
+        "--seeds", type=_seeds, metavar="A-B,C", help="run all of these seeds, such as 1-100,4711"
+    )
     parser.add_argument(
         "--hours", type=float, default=1.0, help="simulated hours with trouble; 1 by default"
     )
@@ -75,12 +77,15 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _seeds(text: str) -> range:
-    first, _, last = text.partition("-")
+def _seeds(text: str) -> list[int]:
+    seeds: list[int] = []
     try:
-        return range(int(first), int(last or first) + 1)
+        for part in text.split(","):
+            first, _, last = part.partition("-")
+            seeds.extend(range(int(first), int(last or first) + 1))
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} must look like 1-100") from None
+        raise argparse.ArgumentTypeError(f"{text!r} must look like 1-100 or 1-100,4711") from None
+    return seeds
 
 
 def _outcomes(url: str, runs: Sequence[Run], jobs: int, *, verbose: bool) -> Iterator[Outcome]:

@@ -109,8 +109,16 @@ def profile_of(
         calm=calm,
         storm=_storm(calm, engine),
         troubles=dict.fromkeys(only, _OFTEN_SECONDS) or _troubles(chance),
-        settings=_settings(chance, per_platform, image),
+        settings=_settings(chance, per_platform, image).model_copy(
+            update={"max_slots_per_host": _room(seed) if slots is None else None}
+        ),
     )
+
+
+def _room(seed: int) -> int | None:
+    """How many slots a host may have: often fewer than the pools would like."""
+    chance = random.Random(f"{seed}/room")  # noqa: S311 - repeatable
+    return chance.choice((None, None, chance.randint(1, 8)))
 
 
 def _troubles(chance: random.Random) -> dict[str, float]:

@@ -26,6 +26,7 @@ from botpool.models.assignments import Ending
 from botpool.models.bots import NewBot
 from botpool.models.hosts import HostReport
 from botpool.pool import Pool
+from botpool.serving import tcp_socket
 from botpool.settings import Settings
 from botpool.states import BotStatus, Platform, Role
 from botpool.store import Store, connect, migrate
@@ -78,7 +79,7 @@ async def served(database: Database, settings: Settings) -> AsyncIterator[Server
     keys = Keys(store, settings)
     _, key = await keys.create("bench", Role.ADMIN)
     feed = Feed(store)
-    listening = socket.create_server(("127.0.0.1", 0), backlog=2048)
+    listening = tcp_socket(socket.create_server(("127.0.0.1", 0), backlog=2048))
     config = uvicorn.Config(
         create_app(store, pool, settings, keys, feed),
         lifespan="off",

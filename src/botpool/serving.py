@@ -237,6 +237,12 @@ async def _beside(what: str, work: Awaitable[None]) -> AsyncIterator[asyncio.Fut
             await asyncio.wait({running})
 
 
+def tcp_socket(listening: socket.socket) -> socket.socket:
+    """The same socket, known as TCP: so asyncio sends small answers without a delay."""
+    family, kind = listening.family, listening.type
+    return socket.socket(family, kind, socket.IPPROTO_TCP, fileno=listening.detach())
+
+
 @contextmanager
 def _listen(settings: Settings) -> Iterator[socket.socket]:
     host, port = settings.host, settings.port
@@ -253,11 +259,7 @@ def _listen(settings: Settings) -> Iterator[socket.socket]:
         raise SetupError(
             f"Can't listen on {host}, port {port}: {why}; change BOTPOOL_HOST or BOTPOOL_PORT."
         ) from error
-    # Told apart from other streams, so that asyncio sends what is small without a delay.
-    tcp = socket.socket(
-        listening.family, listening.type, socket.IPPROTO_TCP, fileno=listening.detach()
-    )
-    with tcp:
+    with tcp_socket(listening) as tcp:
         yield tcp
 
 

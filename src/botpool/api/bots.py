@@ -21,6 +21,7 @@ from botpool.api.shapes import (
     Timeline,
     TimelineEntry,
 )
+from botpool.api.waiting import surroundings
 from botpool.api.wire import PlatformName, Text
 from botpool.errors import (
     BotNotFound,
@@ -35,6 +36,7 @@ from botpool.feed.addresses import check_callback
 from botpool.meetings import platform_of
 from botpool.models.bots import Bot, BotPage, NewBot
 from botpool.models.keys import ApiKey
+from botpool.models.waiting import bot_waits_for
 from botpool.states import BotStatus, Role
 from botpool.store import Store
 
@@ -194,9 +196,13 @@ async def visible(store: Store, caller: ApiKey, bot_id: int) -> Bot:
 
 
 async def _shown(store: Store, bot: Bot) -> BotOut:
-    place = await store.queue.place(bot.id) if bot.status is BotStatus.QUEUED else None
-    slot = await store.slots.of_bot(bot.id) if bot.ended_at is None else None
-    return BotOut.of(bot, place, slot)
+    if bot.ended_at is not None:
+        return BotOut.of(bot)
+    waits = bot.status is BotStatus.QUEUED
+    place = await store.queue.place(bot.id) if waits else None
+    slot = await store.slots.of_bot(bot.id)
+    around = await surroundings(store, bot.platform if waits else None)
+    return BotOut.of(bot, place, slot, bot_waits_for(bot, slot, around))
 
 
 def _cursor(bot_id: int) -> str:

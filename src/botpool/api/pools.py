@@ -22,8 +22,10 @@ from botpool.api.shapes import (
     Timeline,
     TimelineEntry,
 )
+from botpool.api.waiting import surroundings
 from botpool.api.wire import PlatformName, Text
 from botpool.errors import BotNotFound, Forbidden, HostNotFound, SlotNotFound, Unauthorized
+from botpool.models.waiting import slot_waits_for
 from botpool.states import Platform, SlotStatus
 
 router = APIRouter(prefix="/api/v1", tags=["pool"], responses=documented(Unauthorized, Forbidden))
@@ -54,9 +56,10 @@ async def slots(
     assigned_bot_id: Annotated[int | None, Query(alias="assignedBotId", ge=0, le=_LARGEST)] = None,
 ) -> SlotList:
     """Every slot, by name, or those that match."""
+    around = await surroundings(store)
     return SlotList(
         slots=[
-            SlotOut.of(slot)
+            SlotOut.of(slot, slot_waits_for(slot, around))
             for slot in await store.slots.all()
             if platform in {None, slot.platform}
             and (status is None or slot.status in status)
@@ -67,9 +70,10 @@ async def slots(
 
 
 @router.get("/slots/{slot_id}", responses=documented(SlotNotFound))
-async def slot(slot_id: SlotId, _: TheAdmin, store: TheStore) -> SlotOut:
+async def get_slot(slot_id: SlotId, _: TheAdmin, store: TheStore) -> SlotOut:
     """One slot."""
-    return SlotOut.of(await store.slots.get(slot_id))
+    slot = await store.slots.get(slot_id)
+    return SlotOut.of(slot, slot_waits_for(slot, await surroundings(store)))
 
 
 @router.get("/slots/{slot_id}/timeline", responses=documented(SlotNotFound))

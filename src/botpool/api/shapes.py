@@ -10,6 +10,7 @@ from pydantic import ConfigDict, Field
 from botpool.api.wire import Asked, PlatformName, Wire
 from botpool.models.bots import DEFAULT_PRIORITY
 from botpool.models.replicas import ReplicaRole
+from botpool.models.waiting import Wait
 from botpool.states import (
     BotStatus,
     FailureCause,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from botpool.models.replicas import Replica
     from botpool.models.slots import Slot
     from botpool.models.transitions import Transition
+    from botpool.models.waiting import WaitingFor
 
 _EXAMPLE: JsonDict = {
     "meetingUrl": "https://meet.google.com/abc-defg-hij",
@@ -94,6 +96,25 @@ class StopBot(Asked):
     reason: str | None = Field(default=None, max_length=1000)
 
 
+class WaitingForOut(Wire):
+    """What a bot or its slot waits for, since when, how far it is, and the last error."""
+
+    what: Wait
+    since: datetime
+    detail: str
+    error: str | None = Field(description="The last error, in the engine's words.")
+    attempt: int | None
+    current: int | None = Field(description="How many bytes of the image are there.")
+    total: int | None
+
+    @classmethod
+    def of(cls, waiting: WaitingFor | None) -> Self | None:
+        """A wait as it goes over the wire."""
+        if waiting is None:
+            return None
+        return cls(**{name: getattr(waiting, name) for name in cls.model_fields})
+
+
 class SlotOut(Wire):
     """A reusable container of one platform."""
 
@@ -114,13 +135,18 @@ class SlotOut(Wire):
     error_message: str | None
     draining: bool
     deployment_status: str | None
+    waiting_for: WaitingForOut | None = None
     created_at: datetime
 
     @classmethod
-    def of(cls, slot: Slot) -> Self:
-        """A slot as it goes over the wire."""
-        own = cls.model_fields.keys() - {"deployment_status"}
-        return cls(**{name: getattr(slot, name) for name in own}, deployment_status=slot.deployment)
+    def of(cls, slot: Slot, waiting: WaitingFor | None = None) -> Self:
+        """A slot as it goes over the wire, with what it waits for."""
+        own = cls.model_fields.keys() - {"deployment_status", "waiting_for"}
+        return cls(
+            **{name: getattr(slot, name) for name in own},
+            deployment_status=slot.deployment,
+            waiting_for=WaitingForOut.of(waiting),
+        )
 
 
 class BotOut(Wire):
@@ -147,17 +173,26 @@ class BotOut(Wire):
     metadata: dict[str, Any]
     queue_position: int | None = None
     estimated_wait_ms: int | None = None
+    waiting_for: WaitingForOut | None = None
     slot: SlotOut | None = None
 
     @classmethod
-    def of(cls, bot: Bot, place: QueuePlace | None = None, slot: Slot | None = None) -> Self:
-        """A bot as it goes over the wire, with its place in the queue and its slot."""
-        own = cls.model_fields.keys() - {"queue_position", "estimated_wait_ms", "slot"}
+    def of(
+        cls,
+        bot: Bot,
+        place: QueuePlace | None = None,
+        slot: Slot | None = None,
+        waiting: WaitingFor | None = None,
+    ) -> Self:
+        """A bot as it goes over the wire: its place in the queue, its slot, what it waits for."""
+        more = {"queue_position", "estimated_wait_ms", "waiting_for", "slot"}
+        own = cls.model_fields.keys() - more
         return cls(
             **{name: getattr(bot, name) for name in own},
             queue_position=place.position if place else None,
             estimated_wait_ms=place.estimated_wait_ms if place else None,
-            slot=SlotOut.of(slot) if slot else None,
+            waiting_for=WaitingForOut.of(waiting),
+            slot=SlotOut.of(slot, waiting) if slot else None,
         )
 
 

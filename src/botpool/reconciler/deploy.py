@@ -3,14 +3,13 @@
 The database and the engine know what was done so far. So each look at the slot continues where the
 last look, by any replica, ended:
 
-1. The host: of the open hosts, the one with the fewest slots.
-2. The image, unless the container exists: it was created from the image. On engines whose starts
+1. The image, unless the container exists: it was created from the image. On engines whose starts
    bring the image, the first deployment on a host goes ahead alone, and the others wait for it.
-3. Its turn on the host, after a pause if the bot has just failed there. It is recorded as
+2. Its turn on the host, after a pause if the bot has just failed there. It is recorded as
    `deployment_started_at` before the container is started.
-4. The container, created if there is none, and created again if the engine has lost it.
-5. The start. If an earlier look may have called it, the engine is asked first.
-6. The watch, until the container runs, fails, or takes too long.
+3. The container, created if there is none, and created again if the engine has lost it.
+4. The start. If an earlier look may have called it, the engine is asked first.
+5. The watch, until the container runs, fails, or takes too long.
 """
 
 from __future__ import annotations

@@ -1,0 +1,117 @@
+"""What a bot waits for is told by what is known of it, its slot, and the rest."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from botpool.models.bots import Bot
+from botpool.models.pulls import ImagePull
+from botpool.models.slots import Slot, WaitsFor
+from botpool.models.waiting import Surroundings, Wait, bot_waits_for, slot_waits_for
+from botpool.states import BotStatus, Platform, SlotStatus
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+BOT = Bot(
+    id=7,
+    platform=Platform.ZOOM,
+    meeting_url="https://zoom.us/j/1234567890",
+    bot_display_name="Notes",
+    status=BotStatus.DEPLOYING,
+    priority=100,
+    queue_timeout_ms=1,
+    correlation_id="c",
+    metadata={},
+    config={},
+    launch_attempts=1,
+    slot_name="pool-zoom-001",
+    container_ref=None,
+    lease=1,
+    created_at=NOW,
+)
+_VALUES: dict[str, Any] = dict.fromkeys(Slot.__dataclass_fields__)
+SLOT = Slot(
+    **{
+        **_VALUES,
+        "id": 1,
+        "platform": Platform.ZOOM,
+        "slot_name": "pool-zoom-001",
+        "engine": "docker",
+        "host": "a",
+        "image": "bot:1",
+        "status": SlotStatus.DEPLOYING,
+        "last_assigned_at": NOW,
+        "failed_steps": 0,
+    }
+)
+PULL = ImagePull(
+    engine="docker",
+    host="a",
+    image="bot:1",
+    status="pulling",
+    reserved_by="me",
+    reserved_until=NOW,
+    attempts=2,
+    current_bytes=62,
+    total_bytes=100,
+    error=None,
+    started_at=NOW,
+    finished_at=None,
+    retry_at=None,
+    slot_id=None,
+    lease=None,
+)
+AROUND = Surroundings(workers=1, full=True, pulls={PULL.key: PULL})
+
+
+@pytest.mark.parametrize(
+    ("bot", "slot", "around", "what"),
+    [
+        ({"status": BotStatus.QUEUED}, None, {}, Wait.SLOT),
+        ({"status": BotStatus.QUEUED}, None, {"full": False}, Wait.ROOM),
+        ({"status": BotStatus.QUEUED}, None, {"workers": 0}, Wait.WORKER),
+        ({}, {}, {"workers": 0}, Wait.WORKER),
+        ({}, {"waits_for": WaitsFor.IMAGE}, {}, Wait.IMAGE),
+        ({}, {"waits_for": WaitsFor.TURN}, {}, Wait.START),
+        ({}, {"step_error": "no answer", "failed_steps": 3}, {}, Wait.ENGINE),
+        ({}, {}, {}, Wait.START),
+        ({"status": BotStatus.JOINING_CALL}, {"status": SlotStatus.BUSY}, {}, Wait.CLAIM),
+    ],
+)
+def test_a_bot_says_what_it_waits_for(
+    bot: dict[str, Any], slot: dict[str, Any] | None, around: dict[str, Any], what: Wait
+) -> None:
+    waiting = bot_waits_for(
+        replace(BOT, **bot),
+        None if slot is None else replace(SLOT, **slot),
+        replace(AROUND, **around),
+    )
+    assert waiting is not None
+    assert (waiting.what, waiting.since) == (what, NOW)
+
+
+@pytest.mark.parametrize(
+    "bot",
+    [
+        {"status": BotStatus.JOINING_CALL, "last_heartbeat": NOW},
+        {"status": BotStatus.IN_CALL, "last_heartbeat": NOW},
+        {"status": BotStatus.DONE, "ended_at": NOW},
+    ],
+)
+def test_a_bot_that_is_heard_or_over_waits_for_nothing(bot: dict[str, Any]) -> None:
+    assert bot_waits_for(replace(BOT, **bot), replace(SLOT), AROUND) is None
+
+
+def test_a_pull_tells_how_far_it_is_and_what_it_failed_with() -> None:
+    slot = replace(SLOT, waits_for=WaitsFor.IMAGE)
+    waiting = slot_waits_for(slot, AROUND)
+    assert waiting is not None
+    assert (waiting.current, waiting.total, waiting.attempt, waiting.error) == (62, 100, 2, None)
+    failed = replace(PULL, status="failed", error="the registry is away")
+    waiting = slot_waits_for(slot, replace(AROUND, pulls={PULL.key: failed}))
+    assert waiting is not None
+    assert waiting.error == "the registry is away"
+    assert waiting.detail == "bot:1 could not be pulled to a"

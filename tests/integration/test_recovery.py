@@ -21,6 +21,7 @@ from tests.support.works import container, working
 if TYPE_CHECKING:
     from botpool.engines.base import Container
     from botpool.models.bots import Bot
+    from botpool.models.slots import Slot
     from botpool.reconciler.decisions import Decision
     from botpool.store import Database
     from tests.support.works import Works
@@ -449,3 +450,44 @@ async def test_a_bot_is_launched_as_often_as_it_asks_for(database: Database) -> 
         found = [await works.store.bots.get(bot.id) for bot in bots]
         assert [bot.launch_attempts for bot in found] == [1, 3, 2]
         assert {bot.status for bot in found} == {BotStatus.FATAL}
+
+
+async def in_error(works: Works) -> Slot:
+    """A slot in error whose repair is put off."""
+    slot = await works.warm()
+    bot = (await works.create()).bot
+    await works.end(await works.slot_of(bot.id))
+    await works.pool.slots.fail(slot.id, slot.lease + 1, "it did not stop")
+    await works.database.execute("UPDATE bot_pool_slots SET due_at = botpool_now() + interval '1h'")
+    return await works.store.slots.get(slot.id)
+
+
+async def test_a_round_in_which_nothing_happens_counts_nothing(database: Database) -> None:
+    async with working(database) as works:
+        assert (await in_error(works)).status is SlotStatus.ERROR
+        assert await works.reconciler.recover_once() == []
+
+
+async def test_a_slot_in_error_is_repaired_by_hand_and_counted_by_what_came_of_it(
+    database: Database,
+) -> None:
+    async with working(database, max_recovery_attempts=2) as works:
+        slot = await in_error(works)
+        works.engine.take_away("a")
+        (skipped,) = await works.reconciler.recover_once(by_hand=True)
+        assert skipped.outcome is Outcome.SKIPPED  # the host can't be asked
+        works.engine.bring_back("a")
+        (repaired,) = await works.reconciler.recover_once(by_hand=True)
+        assert (repaired.subject, repaired.outcome) == (slot.slot_name, Outcome.RECOVERED)
+        assert (await works.store.slots.get(slot.id)).status is SlotStatus.IDLE
+
+
+async def test_a_drained_slot_in_error_is_deleted_by_hand_and_counted_so(
+    database: Database,
+) -> None:
+    async with working(database) as works:
+        slot = await in_error(works)
+        await works.pool.slots.drain(slot.id)
+        (deleted,) = await works.reconciler.recover_once(by_hand=True)
+        assert deleted.outcome is Outcome.DELETED
+        assert await works.store.slots.all() == []

@@ -31,7 +31,7 @@ from botpool.models.storable import storable
 from botpool.reconciler.checkpoints import go_on
 from botpool.reconciler.compare import CompareCounts, compare
 from botpool.reconciler.context import NOW, Context
-from botpool.reconciler.decisions import Decision, counted
+from botpool.reconciler.decisions import Decision, Outcome
 from botpool.reconciler.deploy import deploy
 from botpool.reconciler.health import HostHealth
 from botpool.reconciler.pulls import Pulls
@@ -170,16 +170,35 @@ class Reconciler:
 
     async def recover_once(self, *, dry_run: bool = False, by_hand: bool = False) -> list[Decision]:
         """Find what is stuck, and recover it unless `dry_run`."""
-        decisions = await decide(self._context, by_hand=by_hand)
+        decisions = await decide(self._context, self._repair_now if by_hand else None)
         if dry_run:
             return decisions
         done = [await carry_out(decision) for decision in decisions]
+        for decision in done:
+            if decision.outcome is not Outcome.SKIPPED:
+                _log.info(
+                    "recovery",
+                    outcome=decision.outcome,
+                    found=decision.step,
+                    subject=decision.subject,
+                    reason=decision.reason,
+                )
         await self._context.pool.hosts.probe()
-        counts = counted(done)
-        if any(counts.values()):
-            _log.info("recovered", **{name.value: count for name, count in counts.items()})
         self._loop.wake()
         return done
+
+    async def _repair_now(self, slot: Slot) -> Outcome:
+        """Repair a slot in error, as if no attempt had failed, and return what came of it."""
+        await self._context.pool.slots.retry(slot.id)
+        async with self.reservations.take(slot.id) as taken:
+            if taken is None or taken.status is not SlotStatus.ERROR:
+                raise StaleLease
+            async with asyncio.timeout(self._patience(taken.engine)):
+                await repair(self._context, taken)
+        now = await self._context.store.slots.find(slot.id)
+        if now is None:
+            return Outcome.DELETED
+        return Outcome.FAILED if now.status is SlotStatus.ERROR else Outcome.RECOVERED
 
     async def _recover(self) -> None:
         every_ms = self._context.settings.recovery_interval_ms

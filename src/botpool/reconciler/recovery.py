@@ -12,7 +12,7 @@ this at the same time.
 | the same, but it still waits, or the engine says that it is starting or can't say | skipped |
 | busy, heartbeat too old | the bot is relaunched or `FATAL`; the slot is stopped |
 | a slot whose bot has ended | released |
-| a slot in error | repaired when it is due; by hand at once |
+| a slot in error | repaired when it is due, by itself; here only by hand |
 | a bot that waits past its deadline | `FATAL` |
 | reservations and pulls of a replica that is gone | removed |
 | an unhealthy host that is due for a probe | probed |
@@ -20,6 +20,7 @@ this at the same time.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING
@@ -46,39 +47,42 @@ if TYPE_CHECKING:
     from botpool.models.slots import Slot
     from botpool.reconciler.context import Context
 
+    Repair = Callable[[Slot], Awaitable[Outcome]]
 
-async def decide(context: Context, *, by_hand: bool = False) -> list[Decision]:
+
+async def decide(context: Context, repair: Repair | None = None) -> list[Decision]:
     """Everything that is stuck, and what to do about it. Changes nothing yet.
 
-    By hand, slots in error are repaired at once.
+    By hand, slots in error are repaired at once, by `repair`.
     """
     return [
         *await deploying(context),
         *await silent(context),
         *await ended(context),
-        *await in_error(context, by_hand=by_hand),
+        *(await in_error(context, repair) if repair else []),
         *await overdue(context),
         *await abandoned(context),
     ]
 
 
 async def carry_out(decision: Decision) -> Decision:
-    """Carry out a decision. If another replica was faster, it is skipped."""
+    """Carry out a decision, and return it with what came of it.
+
+    If another replica was faster, it is skipped.
+    """
     if decision.act is None:
         return decision
     try:
-        await decision.act()
+        outcome = await decision.act()
     except (StaleLease, NotFound):
         return _skipped(decision, "another replica was faster")
     except BotpoolError as error:
         return _skipped(decision, str(error))
-    return decision
+    return replace(decision, outcome=outcome) if isinstance(outcome, Outcome) else decision
 
 
 def _skipped(decision: Decision, reason: str) -> Decision:
-    return Decision(
-        step=decision.step, subject=decision.subject, outcome=Outcome.SKIPPED, reason=reason
-    )
+    return replace(decision, outcome=Outcome.SKIPPED, reason=reason, act=None)
 
 
 async def deploying(context: Context) -> list[Decision]:
@@ -153,18 +157,18 @@ async def ended(context: Context) -> list[Decision]:
     return decisions
 
 
-async def in_error(context: Context, *, by_hand: bool) -> list[Decision]:
-    """Slots in error. Their next repair comes by itself; by hand it comes at once."""
+async def in_error(context: Context, repair: Repair) -> list[Decision]:
+    """Slots in error, to be repaired by hand. Otherwise their next repair comes by itself."""
     return [
         Decision(
             step="error",
             subject=slot.slot_name,
-            outcome=Outcome.RECOVERED if by_hand else Outcome.SKIPPED,
+            outcome=Outcome.RECOVERED,
             reason=(
                 f"{slot.error_message}; {slot.recovery_attempts} of"
                 f" {context.settings.max_recovery_attempts} recoveries have failed"
             ),
-            act=partial(context.pool.slots.retry, slot.id) if by_hand else None,
+            act=partial(repair, slot),
         )
         for slot in await context.store.slots.all()
         if slot.status is SlotStatus.ERROR

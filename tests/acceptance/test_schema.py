@@ -65,7 +65,7 @@ async def test_no_request_is_answered_by_an_error_or_by_what_is_not_documented(
     botpool: Serve,
 ) -> None:
     said = await schemathesis(botpool, botpool.key, "--exclude-path-regex", "/runtime/")
-    assert re.search(r"Tested: 1[0-9]", said)
+    assert re.search(r"Tested: [12][0-9]", said)
 
 
 async def test_nor_is_what_a_container_asks(botpool: Serve, folder: Path) -> None:
@@ -103,6 +103,12 @@ async def test_every_call_of_the_design_is_there(botpool: Serve) -> None:
         "GET /api/v1/slots/{slot_id}",
         "POST /api/v1/slots/{slot_id}/recover",
         "POST /api/v1/slots/{slot_id}/drain",
+        "GET /api/v1/slots/{slot_id}/timeline",
+        "GET /api/v1/containers/{container_ref}/bot",
+        "GET /api/v1/hosts",
+        "POST /api/v1/hosts/{engine}/{host}/drain",
+        "POST /api/v1/hosts/{engine}/{host}/undrain",
+        "GET /api/v1/replicas",
         "GET /api/v1/queue",
         "GET /api/v1/stream",
         "GET /healthz",

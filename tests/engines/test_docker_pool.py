@@ -245,6 +245,7 @@ async def test_a_container_that_will_not_end_keeps_its_slot_until_it_is_gone(
             (None, "deploying", 1),
             ("deploying", "busy", 1),
             ("busy", "releasing", 1),
+            ("releasing", "idle", 1),
             ("idle", "deploying", 2),
             ("deploying", "busy", 2),
         ]

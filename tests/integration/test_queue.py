@@ -46,7 +46,7 @@ async def test_a_slot_that_becomes_idle_goes_to_the_first_who_waits_in_the_same_
     await scene.end(slot)
     freed = await scene.pool.slots.make_idle(slot.id, slot.lease)
     assert [(t.machine, t.from_status, t.to_status, t.bot_id, t.lease) for t in freed] == [
-        ("slot", "releasing", "idle", None, 1),
+        ("slot", "releasing", "idle", first, 1),
         ("slot", "idle", "deploying", waiting.bot.id, 2),
         ("bot", "QUEUED", "DEPLOYING", waiting.bot.id, 2),
     ]

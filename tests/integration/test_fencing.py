@@ -11,8 +11,6 @@ import pytest
 from botpool.engines.base import Traits
 from botpool.errors import EngineRefused, ReservationLost
 from botpool.reconciler.compare import CompareCounts
-from botpool.reconciler.deploy import deploy
-from botpool.reconciler.release import release
 from botpool.states import (
     BotStatus,
     FailureCause,
@@ -45,25 +43,25 @@ async def test_a_late_release_does_not_stop_the_next_bot(database: Database) -> 
         await works.go(seconds=20)
         assert (await works.store.bots.get(second.id)).status is BotStatus.JOINING_CALL
         with pytest.raises(ReservationLost):
-            await release(paused._context, stale)
+            await paused.step(stale)
         assert len(works.engine.running()) == 1
-        # Even without a look at its claim: the next bot's container has another name.
+        # Even without a look at its reservation: the next bot's container has another name.
         await works.engine.stop(container(stale), 0)
         assert len(works.engine.running()) == 1
 
 
-async def test_a_late_deployment_starts_nothing_and_fails_nobody(database: Database) -> None:
+async def test_a_late_deployment_starts_nothing_and_fails_no_bot(database: Database) -> None:
     async with working(database) as works:
         bot = (await works.create(Platform.ZOOM)).bot
         paused = await works.replica()
         stale = await taken_by(paused)
         await works.go(seconds=20)
-        await deploy(paused._context, paused._pulls, stale)
+        await paused.step(stale)
         assert works.engine.counts["start"] == 1
         assert (await works.store.bots.get(bot.id)).status is BotStatus.JOINING_CALL
 
 
-async def test_a_refusal_that_comes_late_fails_nobody(
+async def test_a_refusal_that_comes_late_fails_no_bot(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with working(database) as works:
@@ -72,7 +70,7 @@ async def test_a_refusal_that_comes_late_fails_nobody(
         stale = await taken_by(paused)
 
         async def refused(*_: object) -> str:
-            # While it waited for the answer, its claim expired, and somebody else went on.
+            # While it waited for the answer, its reservation expired, and another replica went on.
             with monkeypatch.context() as patch:
                 patch.setattr(works.engine, "create", created)
                 await works.go(seconds=20)
@@ -81,14 +79,14 @@ async def test_a_refusal_that_comes_late_fails_nobody(
         created = works.engine.create
         monkeypatch.setattr(works.engine, "create", refused)
         with pytest.raises(ReservationLost):
-            await deploy(paused._context, paused._pulls, stale)
+            await paused.step(stale)
         assert (await works.store.bots.get(bot.id)).status is BotStatus.JOINING_CALL
 
 
 async def test_a_container_that_runs_already_is_given_to_no_bot(database: Database) -> None:
     async with working(database) as works:
         slot = await works.warm(Platform.ZOOM)
-        await works.engine.start(container(slot), {})  # by somebody who was late
+        await works.engine.start(container(slot), {})  # by a replica that was late
         bot = await works.launched(Platform.ZOOM)
         assert (bot.status, bot.launch_attempts) == (BotStatus.JOINING_CALL, 2)
         assert works.engine.running() == [container(await works.slot_of(bot.id))]

@@ -11,11 +11,15 @@ from botpool.store import Database
 from tests.support.works import working
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     import pytest
 
     from botpool.store.postgres.database import Connection
+
+
+STATEMENTS = ("fetch", "fetch_one", "execute")
+CALLS = ("pull", "create", "start", "observe", "stop", "remove", "describe", "logs", "list")
 
 
 async def test_no_transaction_is_open_while_an_engine_is_called(
@@ -23,32 +27,47 @@ async def test_no_transaction_is_open_while_an_engine_is_called(
 ) -> None:
     """A task, and those that it starts, know what it holds: others may hold what they like."""
     holds = ContextVar("holds", default=False)
-    connected = Database._connection
     held, calls = 0, 0
     across: list[bool] = []
 
+    def held_during(statement: Callable[..., Awaitable[object]]) -> Callable[..., object]:
+        async def run(*args: object, **options: object) -> object:
+            nonlocal held
+            held += 1
+            before = holds.set(True)
+            try:
+                return await statement(*args, **options)
+            finally:
+                holds.reset(before)
+
+        return run
+
     @asynccontextmanager
-    async def holding(self: Database) -> AsyncIterator[Connection]:
-        nonlocal held
-        held += 1
+    async def transaction(database: Database) -> AsyncIterator[Connection]:
         before = holds.set(True)
         try:
-            async with connected(self) as connection:
+            async with opened(database) as connection:
                 yield connection
         finally:
             holds.reset(before)
 
-    monkeypatch.setattr(Database, "_connection", holding)
-    async with working(database) as works:
-        called = works.engine._call
+    opened = Database.transaction
 
-        async def watched(host: str) -> None:
+    def watched(call: Callable[..., Awaitable[object]]) -> Callable[..., object]:
+        async def run(*args: object) -> object:
             nonlocal calls
             calls += 1
             across.append(holds.get())
-            await called(host)
+            return await call(*args)
 
-        monkeypatch.setattr(works.engine, "_call", watched)
+        return run
+
+    monkeypatch.setattr(Database, "transaction", transaction)
+    for name in STATEMENTS:
+        monkeypatch.setattr(Database, name, held_during(getattr(Database, name)))
+    async with working(database) as works:
+        for name in CALLS:
+            monkeypatch.setattr(works.engine, name, watched(getattr(works.engine, name)))
         slot = await works.warm()
         await works.reconciler.compare_once()
         await works.reconciler.recover_once()

@@ -317,7 +317,7 @@ class Reconciler:
     async def _steps(self, slot: Slot) -> tuple[Slot, float | None]:
         """Do one step after another. Returns the slot, and in how many seconds to go on."""
         for _ in range(_MOST_STEPS_IN_A_ROW):
-            due_in = await self._step(slot)
+            due_in = await self.step(slot)
             if due_in != NOW:
                 return slot, due_in
             before, found = slot, await self._context.store.slots.find(slot.id)
@@ -330,8 +330,11 @@ class Reconciler:
                 return slot, None
         return slot, NOW
 
-    async def _step(self, slot: Slot) -> float | None:
-        """Do one step for a slot. Returns in how many seconds to look again, `None` for never."""
+    async def step(self, slot: Slot) -> float | None:
+        """Do one step for a slot that this replica has reserved.
+
+        Returns in how many seconds to look again, `None` for never. Raises `ReservationLost`.
+        """
         self.counts["steps"] += 1
         try:
             async with asyncio.timeout(self._patience(slot.engine)):

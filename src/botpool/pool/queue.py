@@ -1,4 +1,9 @@
-"""The queue: bots that wait get slots in order, and end at their deadline."""
+"""The queue: bots that wait get slots in order, and end at their deadline.
+
+The rules that must lock before they look are in the database: who is served next in
+store/schema/functions/queue.sql, the estimate of a wait in estimate.sql beside it. Who has waited
+too long is the query `expire` of store/queue.sql.
+"""
 
 from __future__ import annotations
 

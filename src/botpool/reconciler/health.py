@@ -1,4 +1,8 @@
-"""The health of hosts: after several failures in a row a host gets no new work."""
+"""The health of hosts: after several failures in a row a host gets no new work.
+
+This notes what happens. The database decides when a host is unhealthy, and when it is probed:
+store/schema/functions/health.sql.
+"""
 
 from __future__ import annotations
 

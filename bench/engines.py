@@ -20,6 +20,7 @@ from botpool.engines.docker.engine import DockerEngine
 from botpool.engines.simulated import SimulatedEngine
 from botpool.models.assignments import Ending
 from botpool.models.bots import NewBot
+from botpool.models.hosts import HostReport
 from botpool.pool import Pool
 from botpool.reconciler import Reconciler
 from botpool.settings import Settings
@@ -363,6 +364,9 @@ async def simulated(dsn: str, database: Database) -> Measure:
     pool = Pool(store, settings)
     await pool.queue.configure()
     bots = SimulatedBots(store, pool)
+    # All slots are wanted, so the hosts must be known before the first bot is.
+    hosts = [HostReport(host=host, capacity=None, open=True) for host in bots.engine.hosts()]
+    await pool.hosts.report("simulated", hosts)
     over = threading.Event()
     spent: list[float] = []
 

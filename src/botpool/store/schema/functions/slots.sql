@@ -180,29 +180,29 @@ BEGIN
             FOR NO KEY UPDATE SKIP LOCKED
         );
     END IF;
+    -- Only of those that were least recently used, so that it costs the same among many hosts.
     RETURN ARRAY(
-        SELECT s FROM bot_pool_slots s
-        JOIN (
-            SELECT place.id, running + row_number() OVER (
+        WITH candidate AS MATERIALIZED (
+            SELECT id, engine, host, last_used_at FROM bot_pool_slots
+            WHERE platform = p_platform AND status = 'idle' AND NOT held
+                AND (p_avoid IS NULL OR host IS DISTINCT FROM p_avoid)
+            ORDER BY last_used_at, id
+            LIMIT p_wanted + 31
+        ),
+        load AS MATERIALIZED (
+            SELECT engine, host, (
+                SELECT count(*) FROM bot_pool_slots r
+                WHERE r.engine = c.engine AND r.host = c.host AND r.status IN ('deploying', 'busy')
+            ) AS running
+            FROM (SELECT DISTINCT engine, host FROM candidate) c
+        ),
+        spread AS (
+            SELECT id, running + row_number() OVER (
                 PARTITION BY engine, host ORDER BY last_used_at, id
             ) AS bots
-            FROM (
-                -- The p_wanted least recently used of each host are all that can be taken.
-                SELECT i.id, h.engine, h.host, i.last_used_at, (
-                    SELECT count(*) FROM bot_pool_slots r
-                    WHERE r.engine = h.engine AND r.host = h.host
-                        AND r.status IN ('deploying', 'busy')
-                ) AS running
-                FROM hosts h, LATERAL (
-                    SELECT s.id, s.last_used_at FROM bot_pool_slots s
-                    WHERE s.platform = p_platform AND s.status = 'idle' AND NOT s.held
-                        AND s.engine = h.engine AND s.host = h.host
-                        AND (p_avoid IS NULL OR s.host <> p_avoid)
-                    ORDER BY s.last_used_at, s.id
-                    LIMIT p_wanted
-                ) i
-            ) place
-        ) spread USING (id)
+            FROM candidate JOIN load USING (engine, host)
+        )
+        SELECT s FROM bot_pool_slots s JOIN spread USING (id)
         WHERE s.status = 'idle' AND NOT s.held
         ORDER BY bots, last_used_at, s.id
         LIMIT p_wanted

@@ -353,7 +353,7 @@ class SimulatedBots:
             await self.ended.acquire()
             if number < SIMULATED_BOTS - SIMULATED_SLOTS:
                 await self._pool.creation.create_bot(new_bot())
-        while sum(row.idle for row in await self._store.pools.numbers()) < SIMULATED_SLOTS:
+        while any(row.total > row.idle for row in await self._store.pools.numbers()):
             await asyncio.sleep(0.05)
 
 

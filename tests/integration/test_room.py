@@ -9,7 +9,7 @@ import pytest
 from botpool.errors import HostNotFound
 from botpool.models.hosts import HostReport
 from botpool.states import BotStatus, Platform
-from tests.support.works import working
+from tests.support.works import new_reconciler, working
 
 if TYPE_CHECKING:
     from botpool.models.bots import Bot
@@ -136,3 +136,18 @@ async def test_a_host_that_no_replica_has_compared_for_long_gets_no_new_slot(
         )
         slots = [await works.slot_of((await works.create()).bot.id) for _ in range(2)]
         assert [slot.host for slot in slots] == ["b", "b"]
+
+
+async def test_hosts_of_an_engine_that_new_slots_are_not_on_are_not_told_of(
+    database: Database,
+) -> None:
+    async with working(database) as works:
+        other = await new_reconciler(
+            works.store,
+            works.pool,
+            works.engine,
+            works.settings.model_copy(update={"engine": "process"}),
+        )
+        await works.database.execute("DELETE FROM hosts")
+        await other.compare_once()
+        assert await works.store.hosts.all() == []

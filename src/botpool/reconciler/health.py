@@ -42,6 +42,8 @@ class HostHealth:
         await self._report(engine, {host: host in answering for host in hosts})
 
     async def _report(self, engine: str, answers: Mapping[str, bool]) -> None:
+        if engine != self._settings.engine:
+            return  # no new slot is put there
         capacity = self._settings.max_slots_per_host
         reports = [
             HostReport(host=host, capacity=capacity, open=open_) for host, open_ in answers.items()

@@ -99,8 +99,9 @@ INSERT INTO transitions (
 )
 SELECT
     botpool_now(), 'slot', f.platform, 'releasing', 'error',
-    f.id, f.slot_name, f.container_ref, f.lease, b.id, b.correlation_id, $3
-FROM failed f LEFT JOIN bots b ON b.id = f.last_bot_id
+    f.id, f.slot_name, f.container_ref, f.lease,
+    f.last_bot_id, (SELECT b.correlation_id FROM bots b WHERE b.id = f.last_bot_id), $3
+FROM failed f
 RETURNING *;
 
 -- name: delete

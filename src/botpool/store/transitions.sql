@@ -5,7 +5,7 @@ SELECT * FROM transitions WHERE bot_id = $1 ORDER BY id;
 -- name: of_slot
 -- What happened to a slot, in order: the newest $2.
 SELECT * FROM (
-    SELECT * FROM transitions WHERE slot_id = $1 ORDER BY id DESC LIMIT $2
+    SELECT * FROM transitions WHERE slot_id = $1 AND machine = 'slot' ORDER BY id DESC LIMIT $2
 ) newest ORDER BY id;
 
 -- name: read

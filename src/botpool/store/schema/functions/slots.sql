@@ -299,10 +299,10 @@ BEGIN
         slot_id, slot_name, container_ref, lease, bot_id, correlation_id, reason, details
     )
     SELECT
-        v_now, 'slot', m.platform, p_from, 'idle', m.id, m.slot_name, m.container_ref, m.lease,
-        b.id, b.correlation_id, p_reason,
+        v_now, 'slot', platform, p_from, 'idle', id, slot_name, container_ref, lease,
+        last_bot_id, (SELECT b.correlation_id FROM bots b WHERE b.id = last_bot_id), p_reason,
         jsonb_build_object('occupiedMs', milliseconds(v_now - last_assigned_at))
-    FROM made_idle m LEFT JOIN bots b ON b.id = m.last_bot_id
+    FROM made_idle
     RETURNING *;
 
     FOREACH v_platform IN ARRAY coalesce(v_platforms, '{}') LOOP

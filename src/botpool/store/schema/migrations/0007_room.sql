@@ -41,7 +41,7 @@ DROP INDEX bot_pool_queue_order;
 CREATE INDEX bot_pool_queue_order ON bot_pool_queue (platform, priority, queued_at, bot_id);
 
 -- A slot's timeline.
-CREATE INDEX transitions_slot ON transitions (slot_id, id) WHERE slot_id IS NOT NULL;
+CREATE INDEX transitions_slot ON transitions (slot_id, id) WHERE machine = 'slot';
 
 -- The running botpools on this database.
 CREATE TABLE replicas (

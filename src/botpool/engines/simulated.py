@@ -120,6 +120,7 @@ class SimulatedEngine:
         self._bringing: dict[tuple[str, str], Container] = {}
         """The container whose start brings an image, on engines whose starts do."""
         self._rows: dict[Container, _Row] = {}
+        self._ruined: set[Container] = set()
 
     @property
     def traits(self) -> Traits:
@@ -167,6 +168,14 @@ class SimulatedEngine:
     def fail(self, container: Container) -> None:
         """Break a container."""
         self._rows[container].become(self._now(), ContainerState.FAILED, detail="it broke")
+
+    def ruin(self, container: Container) -> None:
+        """Make every start of a container fail, as long as it exists."""
+        self._ruined.add(container)
+
+    def ruined(self, container: Container) -> bool:
+        """Whether every start of a container fails."""
+        return container in self._ruined
 
     def say(self, container: Container, line: str) -> None:
         """Add a line to a container's output."""
@@ -271,7 +280,7 @@ class SimulatedEngine:
             row.become(now, ContainerState.STARTING)
             ready = self._pulled(container, row.spec.image)
             ready += self._random.uniform(*self.faults.start)
-            if self._happens(self.faults.start_fails):
+            if container in self._ruined or self._happens(self.faults.start_fails):
                 state = self._random.choice((ContainerState.FAILED, ContainerState.EXITED))
                 row.become(ready, state, exit_code=1, detail="it was to fail")
             else:

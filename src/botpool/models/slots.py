@@ -77,7 +77,8 @@ class Slot:
 
     `due_at` is when the reconciler looks at it next, `reserved_by` is the replica that works on it
     now, and `read_at` is the database's time when this was read. If it is `held`, its host is
-    unhealthy, so it gets no bot.
+    unhealthy, so it gets no bot. `failed_launches` counts the launches in a row that failed on its
+    container, and `remakes` the containers that it got for that.
     """
 
     id: int
@@ -111,6 +112,10 @@ class Slot:
     wakes: int
     failed_steps: int
     step_error: str | None
+    launched_at: datetime | None
+    failed_launches: int
+    failing_since: datetime | None
+    remakes: int
     created_at: datetime
     read_at: datetime
 

@@ -78,11 +78,23 @@ class Slots:
             self._publisher.wake(WORK)
 
     async def record_container(
-        self, slot_id: int, lease: int, container_ref: str, *, host: str | None, attempt: int
+        self,
+        slot_id: int,
+        lease: int,
+        container_ref: str,
+        *,
+        host: str | None,
+        attempt: int,
+        remade: bool = False,
     ) -> list[Transition]:
-        """Record which container a slot has now, with the old reference and the attempt."""
+        """Record which container a slot has now, with the old reference and the attempt.
+
+        `remade`: it was created because launches failed on the old one.
+        """
         written = await self._publisher.publish(
-            self._store.slots.record_container(slot_id, lease, container_ref, host, attempt)
+            self._store.slots.record_container(
+                slot_id, lease, container_ref, host, attempt, remade=remade
+            )
         )
         if not written:
             await self._leases.check(slot_id, lease)

@@ -31,11 +31,12 @@ def container_name(installation: str, slot: Slot, number: int) -> str:
     return f"{slot.slot_name}-{suffix}"
 
 
-async def create(context: Context, slot: Slot, number: int) -> Container:
+async def create(context: Context, slot: Slot, number: int, *, remade: bool = False) -> Container:
     """Create the `number`-th container of a slot, with a new token, and record it.
 
-    It replaces a stopped container that was created with the same number before. Raises
-    `ImageMissing`, and `StaleLease` if we don't have the slot any more.
+    It replaces a stopped container that was created with the same number before. `remade`: launches
+    failed on the last one. Raises `ImageMissing`, and `StaleLease` if we don't have the slot any
+    more.
     """
     if slot.host is None:
         raise ValueError(f"{slot.slot_name} has no host")
@@ -53,7 +54,7 @@ async def create(context: Context, slot: Slot, number: int) -> Container:
     )
     context.reached(Checkpoint.CREATE_DONE)
     await context.pool.slots.record_container(
-        slot.id, slot.lease, ref, host=slot.host, attempt=number
+        slot.id, slot.lease, ref, host=slot.host, attempt=number, remade=remade
     )
     context.reached(Checkpoint.CREATE_RECORDED)
     return Container(slot.host, ref)

@@ -35,13 +35,18 @@ _log: structlog.stdlib.BoundLogger = structlog.get_logger("botpool")
 _KEPT_LINES = 1000
 _MOST_FAILED_STEPS = 8
 """About a minute."""
+_MOST_FAILED_LAUNCHES = 2
+"""After so many in a row on one container, while others succeed, it is made anew."""
+_MOST_REMAKES = 3
+"""A slot whose container was made anew so often in vain is deleted."""
 
 
 async def release(context: Context, slot: Slot) -> float | None:
     """Make a releasing slot idle; return in how many seconds to look again."""
     context.reached(Checkpoint.RELEASE_TAKEN)
+    retired = await _why_retired(context, slot)
     try:
-        clean = await _stop_and_clean(context, slot)
+        clean = await _stop_and_clean(context, slot, retired=retired is not None)
     except EngineError as error:
         if not await _counts(context, slot, error):
             raise
@@ -49,8 +54,10 @@ async def release(context: Context, slot: Slot) -> float | None:
         return NOW
     if not clean:
         return _next_look(context, slot)
-    if not await _retired(context, slot):
+    if retired is None:
         await context.pool.slots.make_idle(slot.id, slot.lease)
+    else:
+        await _delete(context, slot, retired)
     context.reached(Checkpoint.RELEASE_IDLE)
     return NOW
 
@@ -75,16 +82,19 @@ async def end_late(context: Context, slot: Slot) -> float | None:
 async def repair(context: Context, slot: Slot) -> float | None:
     """Repair a slot in `error`, so that it is idle again; after too many failures, delete it."""
     settings = context.settings
+    retired = await _why_retired(context, slot)
     try:
-        clean = await _stop_and_clean(context, slot)
+        clean = await _stop_and_clean(context, slot, retired=retired is not None)
         problem = None if clean else "its container doesn't stop"
     except EngineError as error:
         if not await _counts(context, slot, error):
             raise
         problem = str(error)
     if problem is None:
-        if not await _retired(context, slot):
+        if retired is None:
             await context.pool.slots.make_idle(slot.id, slot.lease, SlotStatus.ERROR)
+        else:
+            await _delete(context, slot, retired)
         return NOW
     attempts = await context.store.slots.count_failed_repair(slot.id, slot.lease, problem)
     if attempts < settings.max_recovery_attempts:
@@ -95,15 +105,29 @@ async def repair(context: Context, slot: Slot) -> float | None:
     return NOW
 
 
-async def _retired(context: Context, slot: Slot) -> bool:
-    """Delete a slot that gets no further bot. Returns whether it was such a slot."""
-    misplaced = context.misplaced(slot)
-    if misplaced is not None and not slot.draining:
-        await context.pool.slots.drain(slot.id, misplaced)
-    elif not slot.draining:
-        return False
-    await context.pool.slots.delete(slot.id, slot.lease, misplaced or "drained")
-    return True
+async def _why_retired(context: Context, slot: Slot) -> str | None:
+    """Why a slot gets no further bot and is deleted; `None` if it goes on."""
+    if (misplaced := context.misplaced(slot)) is not None:
+        return misplaced
+    if slot.draining:
+        return "drained"
+    if slot.remakes >= _MOST_REMAKES and await _fails_again_and_again(context, slot):
+        return f"launches failed on each of its last {slot.remakes + 1} containers"
+    return None
+
+
+async def _delete(context: Context, slot: Slot, reason: str) -> None:
+    if not slot.draining:
+        await context.pool.slots.drain(slot.id, reason)
+    await context.pool.slots.delete(slot.id, slot.lease, reason)
+
+
+async def _fails_again_and_again(context: Context, slot: Slot) -> bool:
+    """Whether launches fail on this container, and not because of its host."""
+    return (
+        slot.failed_launches >= _MOST_FAILED_LAUNCHES
+        and await context.store.slots.launches_elsewhere(slot)
+    )
 
 
 async def _counts(context: Context, slot: Slot, error: EngineError) -> bool:
@@ -154,8 +178,11 @@ def _calls_elsewhere(context: Context, slot: Slot) -> bool:
     return not told_at_start and slot.runtime_url != context.settings.runtime_url
 
 
-async def _stop_and_clean(context: Context, slot: Slot) -> bool:
-    """Stop the slot's container and clean it. Returns whether it is proved stopped and clean."""
+async def _stop_and_clean(context: Context, slot: Slot, *, retired: bool) -> bool:
+    """Stop the slot's container, and clean it or, if the slot is `retired`, remove it.
+
+    Returns whether it is proved stopped and clean.
+    """
     container = container_of(slot)
     if container is None:
         return True
@@ -175,7 +202,7 @@ async def _stop_and_clean(context: Context, slot: Slot) -> bool:
     if engine.traits.keeps_logs:
         await _keep_logs(context, slot, container)
     context.reached(Checkpoint.RELEASE_LOGGED)
-    if slot.draining or context.misplaced(slot):
+    if retired:
         await _remove(context, slot)
     elif state is not ContainerState.CREATED or slot.deployment_started_at is not None:
         # After a failed start, a container may look new and yet never start.
@@ -190,14 +217,14 @@ async def _clean(context: Context, slot: Slot, state: ContainerState) -> None:
     So a late start or stop of the old container, by a replica that was paused, finds nothing.
     """
     slot = await give_up_outdated(context, slot)
-    if slot.container_ref is None or (
-        context.engine(slot).traits.reusable and state is not ContainerState.MISSING
-    ):
+    remake = await _fails_again_and_again(context, slot)
+    reusable = context.engine(slot).traits.reusable and state is not ContainerState.MISSING
+    if slot.container_ref is None or (reusable and not remake):
         return
     # First, because its files may be what fills the disk.
     await _remove(context, slot)
     try:
-        await create(context, slot, slot.creations + 1)
+        await create(context, slot, slot.creations + 1, remade=remake)
     except ImageMissing:
         # The next deployment brings the image and creates the container.
         await context.store.slots.give_up_container(slot, slot.image)

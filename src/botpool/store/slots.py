@@ -114,12 +114,27 @@ class Slots:
         )
 
     async def record_container(
-        self, slot_id: int, lease: int, container_ref: str, host: str | None, attempt: int
+        self,
+        slot_id: int,
+        lease: int,
+        container_ref: str,
+        host: str | None,
+        attempt: int,
+        *,
+        remade: bool,
     ) -> list[Transition]:
-        """Record which container a slot has, if that is new."""
+        """Record which container a slot has, if that is new, and count it if it was `remade`."""
         return await self._queries.transitions(
-            "record_container", slot_id, lease, container_ref, host, attempt
+            "record_container", slot_id, lease, container_ref, host, attempt, remade
         )
+
+    async def launches_elsewhere(self, slot: Slot) -> bool:
+        """Whether launches went well on a slot's host since they fail on its container.
+
+        Also true if the host has no other slot.
+        """
+        row = await self._queries.row("launches_elsewhere", slot.id)
+        return row is not None and row["found"]
 
     async def record_deployment(
         self,

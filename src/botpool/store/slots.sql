@@ -145,8 +145,17 @@ UPDATE bot_pool_slots SET token_hash = $4, runtime_url = $5
 WHERE id = $1 AND lease = $2 AND reserved_by = $3
 RETURNING id;
 
+-- name: launches_elsewhere
+-- Whether launches went well on the host of a slot ($1) since they fail on its container, or the host has
+-- no other slot that could tell.
+SELECT coalesce(bool_or(coalesce(other.launched_at > s.failing_since, false)), true) AS found
+FROM bot_pool_slots s
+JOIN bot_pool_slots other ON other.engine = s.engine AND other.host = s.host AND other.id <> s.id
+WHERE s.id = $1;
+
 -- name: record_container
--- Note, under the lease, which container a slot has now ($3) and on which host ($4).
+-- Note, under the lease, which container a slot has now ($3) and on which host ($4). $6: it was made anew
+-- because launches failed on the one before it.
 WITH slot AS MATERIALIZED (
     SELECT s.*, b.id AS bot_id, b.correlation_id FROM bot_pool_slots s
     LEFT JOIN bots b ON b.id = coalesce(s.assigned_bot_id, s.last_bot_id)
@@ -154,7 +163,9 @@ WITH slot AS MATERIALIZED (
     FOR NO KEY UPDATE OF s
 ),
 changed AS (
-    UPDATE bot_pool_slots s SET container_ref = $3, host = $4, creations = $5
+    UPDATE bot_pool_slots s
+    SET container_ref = $3, host = $4, creations = $5, failed_launches = 0, failing_since = NULL,
+        remakes = s.remakes + $6::boolean::integer
     FROM slot WHERE s.id = slot.id
 ),
 bot AS (
@@ -170,6 +181,7 @@ SELECT
     CASE
         WHEN container_ref IS NULL THEN 'container created'
         WHEN container_ref = $3 THEN 'container moved'
+        WHEN $6 THEN 'container created again: ' || failed_launches || ' launches in a row failed on the old one'
         ELSE 'container created again'
     END,
     jsonb_build_object('oldContainerRef', container_ref, 'newContainerRef', $3::text, 'attempt', $5::integer)
@@ -209,7 +221,8 @@ RETURNING *;
 
 -- name: give_up_container
 -- Let a slot have no container, and the next one of this image ($3).
-UPDATE bot_pool_slots SET image = $3, container_ref = NULL
+UPDATE bot_pool_slots
+SET image = $3, container_ref = NULL, failed_launches = 0, failing_since = NULL
 WHERE id = $1 AND lease = $2
 RETURNING *, botpool_now() AS read_at;
 

@@ -1,7 +1,8 @@
 -- Slots: taken for bots, given back, drained and deleted. What is locked first, and why these are
 -- functions: queue.sql.
 
--- A slot that changed its status is looked at at once, unless the new one needs nothing.
+-- A slot that changed its status is looked at at once, unless the new one needs nothing. Launches that
+-- fail on its container, before the bot is heard, are counted.
 CREATE OR REPLACE FUNCTION schedule_slot() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     NEW.failed_steps := 0;
@@ -16,6 +17,22 @@ BEGIN
         IF NEW.lease <> OLD.lease THEN NEW.deployment_started_at := NULL; END IF;
         IF NEW.assigned_bot_id IS NULL THEN
             NEW.last_bot_id := coalesce(OLD.assigned_bot_id, OLD.last_bot_id);
+        END IF;
+        IF NEW.status = 'busy' THEN NEW.launched_at := botpool_now(); END IF;
+        IF OLD.assigned_bot_id IS NOT NULL AND NEW.assigned_bot_id IS NULL
+            AND (NEW.status = 'error' OR OLD.failed_launches > 0 OR OLD.remakes > 0)
+        THEN
+            IF EXISTS (
+                SELECT FROM bots
+                WHERE id = OLD.assigned_bot_id AND last_heartbeat >= OLD.last_assigned_at
+            ) THEN
+                NEW.failed_launches := 0;
+                NEW.failing_since := NULL;
+                NEW.remakes := 0;
+            ELSIF NEW.status = 'error' AND OLD.container_ref IS NOT NULL THEN
+                NEW.failed_launches := OLD.failed_launches + 1;
+                NEW.failing_since := coalesce(OLD.failing_since, botpool_now());
+            END IF;
         END IF;
     END IF;
     RETURN NEW;

@@ -1,0 +1,11 @@
+-- The first bot is fast, too, and no container costs bots their launches again and again.
+
+ALTER TABLE bot_pool_slots
+    -- When it was last busy: a launch went well.
+    ADD COLUMN launched_at     timestamptz,
+    -- How many launches in a row have failed on its present container, and since when.
+    ADD COLUMN failed_launches integer NOT NULL DEFAULT 0 CHECK (failed_launches >= 0),
+    ADD COLUMN failing_since   timestamptz,
+    -- How often its container was made anew for that, since a bot was last heard in one of them.
+    ADD COLUMN remakes         integer NOT NULL DEFAULT 0 CHECK (remakes >= 0),
+    ADD CONSTRAINT slot_failing CHECK ((failed_launches > 0) = (failing_since IS NOT NULL));

@@ -151,7 +151,7 @@ MUTANTS = (
     ),
     Mutant(
         6,
-        f"{STORE}/pulls.sql",
+        f"{SCHEMA}/functions/pulls.sql",
         "image_pulls.status = 'pulling' AND image_pulls.reserved_until <= botpool_now()",
         "image_pulls.status = 'pulling'",
         "tests/integration/test_pulls.py",

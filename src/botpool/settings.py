@@ -22,7 +22,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from botpool.errors import SettingsInvalid
-from botpool.states import Platform
+from botpool.states import PLATFORM_ALIASES, Platform
 
 Milliseconds = Annotated[int, Field(gt=0, le=2**31 - 1)]
 
@@ -43,6 +43,23 @@ def is_webhook_secret(text: str) -> bool:
     """Whether this is a secret in the form that Standard Webhooks defines."""
     found = re.fullmatch(r"whsec_([A-Za-z0-9+/]{32,86})={0,2}", text)
     return found is not None and len(found[1]) % 4 != 1
+
+
+def read_warm_slots(text: str) -> dict[Platform, int]:
+    """How many slots of each platform are kept warm: `2`, or `google-meet=2,zoom=1`."""
+    if re.fullmatch(r"\s*\d{1,6}\s*", text):
+        return dict.fromkeys(Platform, int(text))
+    warm: dict[Platform, int] = {}
+    for part in text.split(","):
+        name, _, number = (each.strip() for each in part.partition("="))
+        platform = PLATFORM_ALIASES.get(name, name)
+        if platform not in [*Platform] or not re.fullmatch(r"\d{1,6}", number):
+            names = ", ".join(Platform)
+            raise ValueError(
+                f"must be a number, or such as `google-meet=2,zoom=1`; platforms are {names}"
+            )
+        warm[Platform(platform)] = int(number)
+    return warm
 
 
 def _coolify(name: str, description: str, default: str | None = None) -> Any:
@@ -88,6 +105,15 @@ class Settings(BaseSettings):
     image_zoom: str | None = Field(default=None, description="Image of a Zoom bot.")
     max_pool_size: int = Field(
         default=100, ge=0, le=1_000_000, description="The most slots that a platform may have."
+    )
+    warm_slots: str = Field(
+        default="0",
+        description="How many slots are kept made and idle, ready for the next bots: a number for"
+        " each platform, such as `2`, or `google-meet=2,zoom=1`. As far as there is room.",
+    )
+    pull_ahead: bool = Field(
+        default=True,
+        description="Whether images are brought to every host before a bot asks for them.",
     )
     default_queue_timeout_ms: Milliseconds = Field(
         default=300_000,
@@ -306,6 +332,12 @@ class Settings(BaseSettings):
             raise ValueError("must not include /api/v1")
         return text.strip().rstrip("/")
 
+    @field_validator("warm_slots")
+    @classmethod
+    def _check_warm_slots(cls, text: str) -> str:
+        read_warm_slots(text)
+        return text
+
     @field_validator("log_level", mode="before")
     @classmethod
     def _read_log_level(cls, level: object) -> object:
@@ -343,6 +375,10 @@ class Settings(BaseSettings):
         """The URL at which this machine reaches botpool. 0.0.0.0 and :: become loopback."""
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104
         return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+
+    def warm(self, platform: Platform) -> int:
+        """How many slots of a platform are kept warm."""
+        return read_warm_slots(self.warm_slots).get(platform, 0)
 
     def image(self, platform: Platform) -> str | None:
         """The image that new slots of a platform are made of."""

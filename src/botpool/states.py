@@ -109,9 +109,10 @@ BOT_MAY_BLAME = frozenset(
 """The causes that a bot may report with `FATAL`."""
 
 SLOT_STEPS: Mapping[SlotStatus | None, frozenset[SlotStatus | None]] = {
-    # An imported slot is `releasing` until its container is proved stopped.
+    # A slot without a bot is `releasing` until its container is made, and proved stopped.
     None: frozenset({SlotStatus.DEPLOYING, SlotStatus.RELEASING}),
-    SlotStatus.IDLE: frozenset({SlotStatus.DEPLOYING, None}),
+    # `releasing` without a bot: its container is started only to bring the image.
+    SlotStatus.IDLE: frozenset({SlotStatus.DEPLOYING, SlotStatus.RELEASING, None}),
     SlotStatus.DEPLOYING: frozenset({SlotStatus.BUSY, SlotStatus.RELEASING, SlotStatus.ERROR}),
     SlotStatus.BUSY: frozenset({SlotStatus.RELEASING, SlotStatus.ERROR}),
     SlotStatus.RELEASING: frozenset({SlotStatus.IDLE, SlotStatus.ERROR, None}),

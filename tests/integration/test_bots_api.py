@@ -369,6 +369,7 @@ async def test_an_operator_sees_pools_slots_and_the_queue(api: Api) -> None:
     assert meet == {
         "platform": "google-meet",
         "maxSize": 3,
+        "warm": 0,
         "total": 3,
         "idle": 0,
         "deploying": 3,

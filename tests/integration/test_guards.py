@@ -139,7 +139,9 @@ async def test_a_slot_takes_exactly_the_steps_of_the_table(
         await as_it_was(pools, slot(2, source, 2 if source in SLOT_HOLDS_BOT else None))
         await pools.execute("UPDATE pools SET size = 1 WHERE platform = 'zoom'")
         await as_it_was(pools, moved_bot(2, "DONE") if holder is None else "")
-        lease = "lease + 1" if holder and source not in SLOT_HOLDS_BOT else "lease"
+        grows = holder is not None and source not in SLOT_HOLDS_BOT
+        without_bot = (source, target) == (SlotStatus.IDLE, SlotStatus.RELEASING)
+        lease = "lease + 1" if grows or without_bot else "lease"
         statements = (
             "DELETE FROM bot_pool_slots WHERE id = 2"
             if target is None

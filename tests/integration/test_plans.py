@@ -118,12 +118,15 @@ HOT: dict[str, tuple[Any, ...]] = {
         2,
     ),
     "slots.fail": ("slot", 1, "broken"),
-    "slots.record_container": ("slot", 1, "another", None, 1),
+    "slots.record_container": ("slot", 1, "another", None, 1, False),
     "slots.record_deployment": ("slot", 1, "deployment", "queued", None, "deployment queued"),
     "slots.get": ("slot",),
-    "slots.of_bot": ("bot",),
+    "slots.of_bots": (["bot"],),
     "slots.of_token": (b"digest",),
     "slots.of_host": ("process", "a"),
+    "slots.without_container": ("process", "a", False),
+    "slots.tell_error": ("slot", 1, "away", 1),
+    "slots.launches_elsewhere": ("slot",),
     "slots.set_token": ("slot", 1, "me", b"digest", "http://botpool"),
     "queue.assign_waiting": (ZOOM,),
     "queue.expire": (100,),
@@ -145,6 +148,9 @@ HOT: dict[str, tuple[Any, ...]] = {
     "reservations.give_back": ("slot", "me", 1, "deploying", 1000, None, 0),
     "pulls.settle": ("process", "a"),
     "pulls.wake": ("process", "a", "bot:1", 0),
+    "pulls.take": ("process", "a", "bot:1", "me", 15_000, None, None),
+    "pulls.take_ahead": ("process", "a", "me", 15_000, 60_000),
+    "pulls.urgent": ("process", "a", "bot:1"),
     "hosts.has_failed": ("process", "a"),
     "hosts.note_failure": (
         {"engine": "process", "host": "a", "what": "slot 1", "image": "", "reason": "away"},
@@ -159,8 +165,8 @@ HOT: dict[str, tuple[Any, ...]] = {
 QUIET = {
     *("queue.expire", "queue.assign_waiting", "queue.place", "transitions.timeline"),
     *("reservations.renew", "reservations.give_back", "pulls.wake"),
-    *("slots.set_token", "slots.of_token", "slots.of_host"),
-    *("pulls.settle", "bots.had_container", "hosts.has_failed"),
+    *("slots.set_token", "slots.of_token", "slots.of_host", "slots.without_container"),
+    *("pulls.take_ahead", "pulls.urgent", "pulls.settle", "bots.had_container", "hosts.has_failed"),
 }
 
 
@@ -211,7 +217,7 @@ async def read_whole(connection: Any) -> dict[str, int]:
     ("name", "index"),
     [
         ("bots.of_container", "bots_container_ref"),
-        ("slots.of_bot", "bot_pool_slots_assigned_bot_id_key"),
+        ("slots.of_bots", "bot_pool_slots_assigned_bot_id_key"),
         ("queue.expire", "bot_pool_queue_timeout"),
         ("queue.entries", "bot_pool_queue_order"),
         ("transitions.timeline", "transitions_bot"),
@@ -225,7 +231,7 @@ async def read_whole(connection: Any) -> dict[str, int]:
 async def test_a_hot_query_uses_the_index_made_for_it(
     crowded: Database, name: str, index: str
 ) -> None:
-    arguments = {**HOT, "queue.entries": (ZOOM,)}[name]
+    arguments = {**HOT, "queue.entries": (ZOOM,), "slots.of_bots": ([1],)}[name]
     types = {"bot": 1}
     rows = await crowded.fetch(
         f"EXPLAIN {sql(name)}",

@@ -64,14 +64,14 @@ PULL = ImagePull(
     slot_id=None,
     lease=None,
 )
-AROUND = Surroundings(workers=1, full=True, pulls={PULL.key: PULL})
+AROUND = Surroundings(workers=1, full={Platform.ZOOM}, pulls={PULL.key: PULL})
 
 
 @pytest.mark.parametrize(
     ("bot", "slot", "around", "what"),
     [
         ({"status": BotStatus.QUEUED}, None, {}, Wait.SLOT),
-        ({"status": BotStatus.QUEUED}, None, {"full": False}, Wait.ROOM),
+        ({"status": BotStatus.QUEUED}, None, {"full": ()}, Wait.ROOM),
         ({"status": BotStatus.QUEUED}, None, {"workers": 0}, Wait.WORKER),
         ({}, {}, {"workers": 0}, Wait.WORKER),
         ({}, {"waits_for": WaitsFor.IMAGE}, {}, Wait.IMAGE),

@@ -21,7 +21,7 @@ from botpool.api.shapes import (
     Timeline,
     TimelineEntry,
 )
-from botpool.api.waiting import surroundings
+from botpool.api.waiting import what_bots_wait_for
 from botpool.api.wire import PlatformName, Text
 from botpool.errors import (
     BotNotFound,
@@ -36,7 +36,6 @@ from botpool.feed.addresses import check_callback
 from botpool.meetings import platform_of
 from botpool.models.bots import Bot, BotPage, NewBot
 from botpool.models.keys import ApiKey
-from botpool.models.waiting import bot_waits_for
 from botpool.states import BotStatus, Role
 from botpool.store import Store
 
@@ -133,8 +132,9 @@ async def list_bots(
     )
     page = bots[:limit]
     more = len(bots) > limit
+    _, waiting = await what_bots_wait_for(store, page)
     return BotList(
-        bots=[BotOut.of(bot) for bot in page],
+        bots=[BotOut.of(bot, waiting=waiting.get(bot.id)) for bot in page],
         next_cursor=_cursor(page[-1].id) if more else None,
     )
 
@@ -196,13 +196,9 @@ async def visible(store: Store, caller: ApiKey, bot_id: int) -> Bot:
 
 
 async def _shown(store: Store, bot: Bot) -> BotOut:
-    if bot.ended_at is not None:
-        return BotOut.of(bot)
-    waits = bot.status is BotStatus.QUEUED
-    place = await store.queue.place(bot.id) if waits else None
-    slot = await store.slots.of_bot(bot.id)
-    around = await surroundings(store, bot.platform if waits else None)
-    return BotOut.of(bot, place, slot, bot_waits_for(bot, slot, around))
+    place = await store.queue.place(bot.id) if bot.status is BotStatus.QUEUED else None
+    slots, waiting = await what_bots_wait_for(store, [bot])
+    return BotOut.of(bot, place, slots.get(bot.id), waiting.get(bot.id))
 
 
 def _cursor(bot_id: int) -> str:

@@ -27,6 +27,7 @@ from botpool.api.wire import PlatformName, Text
 from botpool.errors import BotNotFound, Forbidden, HostNotFound, SlotNotFound, Unauthorized
 from botpool.models.waiting import slot_waits_for
 from botpool.states import Platform, SlotStatus
+from botpool.store import Store
 
 router = APIRouter(prefix="/api/v1", tags=["pool"], responses=documented(Unauthorized, Forbidden))
 
@@ -42,7 +43,7 @@ async def numbers(_: TheAdmin, store: TheStore) -> PoolList:
     """How many slots each platform has in each status, how many bots wait, and every host."""
     return PoolList(
         platforms=[PoolNumbersOut.of(row) for row in await store.pools.numbers()],
-        hosts=[HostOut.of(host) for host in await store.hosts.all()],
+        hosts=await _hosts(store),
     )
 
 
@@ -112,20 +113,31 @@ async def drain(slot_id: SlotId, _: TheAdmin, pool: ThePool, store: TheStore) ->
 
 @router.get("/hosts")
 async def hosts(_: TheAdmin, store: TheStore) -> HostList:
-    """Every host: its health, its room, and what runs there."""
-    return HostList(hosts=[HostOut.of(host) for host in await store.hosts.all()])
+    """Every host: its health, its room, what runs there, and its images."""
+    return HostList(hosts=await _hosts(store))
+
+
+async def _hosts(store: Store) -> list[HostOut]:
+    pulls = await store.pulls.all()
+    return [HostOut.of(host, pulls) for host in await store.hosts.all()]
 
 
 @router.post("/hosts/{engine}/{host}/drain", responses=documented(HostNotFound))
-async def drain_host(engine: HostName, host: HostName, _: TheAdmin, pool: ThePool) -> HostOut:
+async def drain_host(
+    engine: HostName, host: HostName, _: TheAdmin, pool: ThePool, store: TheStore
+) -> HostOut:
     """Give a host no new work until it is undrained. The bots that run there stay."""
-    return HostOut.of(await pool.hosts.drain(engine, host))
+    drained = await pool.hosts.drain(engine, host)
+    return HostOut.of(drained, await store.pulls.all())
 
 
 @router.post("/hosts/{engine}/{host}/undrain", responses=documented(HostNotFound))
-async def undrain_host(engine: HostName, host: HostName, _: TheAdmin, pool: ThePool) -> HostOut:
+async def undrain_host(
+    engine: HostName, host: HostName, _: TheAdmin, pool: ThePool, store: TheStore
+) -> HostOut:
     """Give a drained host new work again. Bots that wait get its slots and its room at once."""
-    return HostOut.of(await pool.hosts.drain(engine, host, drain=False))
+    undrained = await pool.hosts.drain(engine, host, drain=False)
+    return HostOut.of(undrained, await store.pulls.all())
 
 
 @router.get("/replicas")

@@ -19,11 +19,14 @@ from botpool.states import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from pydantic.config import JsonDict
 
     from botpool.models.bots import Bot, BotEvent
     from botpool.models.hosts import Host
     from botpool.models.pools import PoolNumbers
+    from botpool.models.pulls import ImagePull
     from botpool.models.queue import QueueEntry, QueuePlace
     from botpool.models.replicas import Replica
     from botpool.models.slots import Slot
@@ -272,6 +275,7 @@ class PoolNumbersOut(Wire):
 
     platform: Platform
     max_size: int
+    warm: int = Field(description="How many slots are kept idle, as far as there is room.")
     total: int
     idle: int
     deploying: int
@@ -284,6 +288,33 @@ class PoolNumbersOut(Wire):
     def of(cls, numbers: PoolNumbers) -> Self:
         """Numbers as they go over the wire."""
         return cls(**{name: getattr(numbers, name) for name in cls.model_fields})
+
+
+class ImageOut(Wire):
+    """An image on a host: being pulled, there, or not to be had."""
+
+    image: str
+    status: Literal["pulling", "present", "failed"]
+    current: int = Field(description="How many bytes are there.")
+    total: int = Field(description="How many bytes are known to be needed; it may grow.")
+    attempt: int
+    error: str | None = Field(description="Why the last attempt failed.")
+    started_at: datetime
+    finished_at: datetime | None
+
+    @classmethod
+    def of(cls, pull: ImagePull) -> Self:
+        """An image as it goes over the wire."""
+        return cls(
+            image=pull.image,
+            status=pull.status,
+            current=pull.current_bytes,
+            total=pull.total_bytes,
+            attempt=pull.attempts,
+            error=pull.error,
+            started_at=pull.started_at,
+            finished_at=pull.finished_at,
+        )
 
 
 class HostOut(Wire):
@@ -302,13 +333,20 @@ class HostOut(Wire):
     reason: str | None = Field(description="Why the last failure on this host happened.")
     unhealthy_since: datetime | None
     probe_at: datetime | None
+    images: list[ImageOut]
 
     @classmethod
-    def of(cls, host: Host) -> Self:
-        """A host as it goes over the wire."""
+    def of(cls, host: Host, pulls: Iterable[ImagePull]) -> Self:
+        """A host as it goes over the wire, with its images among these pulls."""
+        more = {"status", "images"}
         return cls(
             status="healthy" if host.healthy else "unhealthy",
-            **{name: getattr(host, name) for name in cls.model_fields if name != "status"},
+            images=[
+                ImageOut.of(pull)
+                for pull in pulls
+                if (pull.engine, pull.host) == (host.engine, host.host)
+            ],
+            **{name: getattr(host, name) for name in cls.model_fields.keys() - more},
         )
 
 

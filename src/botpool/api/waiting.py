@@ -4,19 +4,40 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from botpool.models.waiting import Surroundings
+from botpool.models.waiting import Surroundings, bot_waits_for
+from botpool.states import BotStatus
 
 if TYPE_CHECKING:
-    from botpool.states import Platform
+    from collections.abc import Sequence
+
+    from botpool.models.bots import Bot
+    from botpool.models.slots import Slot
+    from botpool.models.waiting import WaitingFor
     from botpool.store import Store
 
 
-async def surroundings(store: Store, platform: Platform | None = None) -> Surroundings:
-    """What has to be known of the rest. `platform` is that of a bot in the queue."""
+async def surroundings(store: Store, *, queued: bool = False) -> Surroundings:
+    """What has to be known of the rest, also for bots in the queue if there are any."""
     counts = await store.replicas.counts()
-    numbers = await store.pools.numbers() if platform else []
+    numbers = await store.pools.numbers() if queued else []
     return Surroundings(
         workers=counts.worker,
-        full=any(row.platform is platform and row.total >= row.max_size for row in numbers),
+        full={row.platform for row in numbers if row.total >= row.max_size},
         pulls={pull.key: pull for pull in await store.pulls.all()},
     )
+
+
+async def what_bots_wait_for(
+    store: Store, bots: Sequence[Bot]
+) -> tuple[dict[int, Slot], dict[int, WaitingFor | None]]:
+    """The slots that bots are on now, and what each bot waits for, by the bot's id."""
+    live = [bot for bot in bots if bot.ended_at is None]
+    if not live:
+        return {}, {}
+    slots = {
+        slot.assigned_bot_id: slot
+        for slot in await store.slots.of_bots([bot.id for bot in live])
+        if slot.assigned_bot_id is not None
+    }
+    around = await surroundings(store, queued=any(bot.status is BotStatus.QUEUED for bot in live))
+    return slots, {bot.id: bot_waits_for(bot, slots.get(bot.id), around) for bot in live}

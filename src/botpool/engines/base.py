@@ -169,6 +169,10 @@ class Engine(Protocol):
         """
         ...
 
+    async def has_image(self, host: str, image: str) -> bool:
+        """Whether an image is on a host. Not called on engines whose starts bring the image."""
+        ...
+
     async def create(self, spec: ContainerSpec) -> str:
         """Create a stopped container as `spec` says, and return its reference.
 

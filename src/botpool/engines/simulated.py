@@ -121,6 +121,8 @@ class SimulatedEngine:
         """The container whose start brings an image, on engines whose starts do."""
         self._rows: dict[Container, _Row] = {}
         self._ruined: set[Container] = set()
+        self.registry_away = False
+        """Whether the registry doesn't answer: nothing can be pulled."""
 
     @property
     def traits(self) -> Traits:
@@ -243,6 +245,8 @@ class SimulatedEngine:
                 await self._sleep(seconds / _PROGRESS_STEPS)
                 progress(PullProgress(current=step, total=_PROGRESS_STEPS))
             self._reach(host)
+            if self.registry_away:
+                raise EngineUnavailable("The registry doesn't answer.")
             if self._happens(self.faults.pull_fails):
                 raise EngineRefused(f"{image} can't be pulled.")
         finally:
@@ -250,6 +254,11 @@ class SimulatedEngine:
         self._images[key] = self._now()
         self._lose_reply()
         return True
+
+    async def has_image(self, host: str, image: str) -> bool:
+        """Whether the image came to the host, and was not lost since."""
+        await self._call(host)
+        return self._has_image((host, image))
 
     async def create(self, spec: ContainerSpec) -> str:
         """Add a row."""
@@ -278,9 +287,12 @@ class SimulatedEngine:
             self.counts["start"] += 1
             self.counts[f"start {container.ref}"] += 1
             row.become(now, ContainerState.STARTING)
-            ready = self._pulled(container, row.spec.image)
+            # Such a start asks the registry, even if the image is there.
+            no_registry = self._traits.pulls_at_start and self.registry_away
+            ready = now if no_registry else self._pulled(container, row.spec.image)
             ready += self._random.uniform(*self.faults.start)
-            if container in self._ruined or self._happens(self.faults.start_fails):
+            in_vain = no_registry or container in self._ruined
+            if in_vain or self._happens(self.faults.start_fails):
                 state = self._random.choice((ContainerState.FAILED, ContainerState.EXITED))
                 row.become(ready, state, exit_code=1, detail="it was to fail")
             else:

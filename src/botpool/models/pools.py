@@ -11,10 +11,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolNumbers:
-    """How many slots of a platform there are in each status, and how many bots wait for one."""
+    """How many slots of a platform there are in each status, and how many bots wait for one.
+
+    `warm` slots are kept idle, as far as there is room.
+    """
 
     platform: Platform
     max_size: int
+    warm: int
     total: int
     idle: int
     deploying: int

@@ -11,12 +11,13 @@ from botpool.models.slots import WaitsFor
 from botpool.states import BotStatus, SlotStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
     from datetime import datetime
 
     from botpool.models.bots import Bot
     from botpool.models.pulls import ImagePull
     from botpool.models.slots import Slot
+    from botpool.states import Platform
 
 
 class Wait(StrEnum):
@@ -56,8 +57,8 @@ class Surroundings:
     """What has to be known of the rest to tell what a bot waits for."""
 
     workers: int
-    full: bool
-    """Whether the pool of its platform has as many slots as it may have."""
+    full: Collection[Platform] = ()
+    """The platforms whose pools have as many slots as they may have."""
     pulls: Mapping[PullKey, ImagePull] = field(default_factory=dict)
 
 
@@ -100,7 +101,7 @@ def slot_waits_for(slot: Slot, around: Surroundings) -> WaitingFor | None:
 def _for_slot(bot: Bot, around: Surroundings) -> WaitingFor:
     if not around.workers:
         return _for_worker(bot.created_at)
-    if around.full:
+    if bot.platform in around.full:
         said = "every slot of its platform is taken"
         return WaitingFor(what=Wait.SLOT, since=bot.created_at, detail=said)
     return WaitingFor(what=Wait.ROOM, since=bot.created_at, detail="no host has room")

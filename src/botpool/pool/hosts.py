@@ -12,14 +12,16 @@ if TYPE_CHECKING:
     from botpool.models.hosts import Host, HostReport
     from botpool.models.transitions import Transition
     from botpool.pool.publisher import Publisher
+    from botpool.settings import Settings
     from botpool.store import Store
 
 
 class Hosts:
     """Decides which hosts get new work."""
 
-    def __init__(self, store: Store, publisher: Publisher) -> None:
+    def __init__(self, store: Store, settings: Settings, publisher: Publisher) -> None:
         self._store = store
+        self._settings = settings
         self._publisher = publisher
 
     async def report(self, engine: str, hosts: Sequence[HostReport]) -> list[Transition]:
@@ -42,6 +44,14 @@ class Hosts:
         """
         await self._publisher.publish(
             self._store.hosts.note_success(engine, host, answers_only=answers_only)
+        )
+
+    async def start_ahead(self, engine: str, host: str, again_ms: int) -> list[Transition]:
+        """Let a slot of a host be started without a bot, if its start brings a missing image."""
+        return await self._publisher.publish(
+            self._store.pulls.start_ahead(
+                engine, host, limit_ms=self._settings.deployment_limit_ms, again_ms=again_ms
+            )
         )
 
     async def probe(self) -> list[Transition]:

@@ -37,6 +37,6 @@ class Pool:
         self.assignments = Assignments(store, settings, publisher, leases)
         self.relaunch = Relaunch(store, settings, publisher, self.assignments)
         self.slots = Slots(store, publisher, leases)
-        self.hosts = Hosts(store, publisher)
+        self.hosts = Hosts(store, settings, publisher)
         self.listening = Listening(store, settings)
         self.retention = Retention(store, settings)

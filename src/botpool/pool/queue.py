@@ -35,6 +35,7 @@ class Queue:
                 self._store.pools.set(
                     platform,
                     self._settings.max_pool_size,
+                    self._settings.warm(platform),
                     self._settings.engine,
                     self._settings.image(platform),
                 )
@@ -43,7 +44,8 @@ class Queue:
     async def assign_waiting(self, platform: Platform) -> list[Transition]:
         """Give free slots to the bots that wait, and grow the pool if it may grow.
 
-        Every change that frees a slot does this itself. This is the safety net.
+        Every change that frees a slot does this itself. This is the safety net. It also makes the
+        slots that are kept warm.
         """
         return await self._publisher.publish(self._store.queue.assign_waiting(platform))
 

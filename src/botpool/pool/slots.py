@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from botpool.models.assignments import Lease
-    from botpool.models.slots import ImportedSlot
+    from botpool.models.pulls import PullKey
+    from botpool.models.slots import ImportedSlot, Slot
     from botpool.models.transitions import Transition
     from botpool.pool.lease_check import LeaseCheck
     from botpool.pool.publisher import Publisher
@@ -99,6 +100,16 @@ class Slots:
         if not written:
             await self._leases.check(slot_id, lease)
         return written
+
+    async def tell_error(self, slot: Slot, reason: str, attempt: int) -> list[Transition]:
+        """Tell what goes wrong with a slot, in its timeline and in its bot's."""
+        return await self._publisher.publish(self._store.slots.tell_error(slot, reason, attempt))
+
+    async def tell_pull_error(self, key: PullKey, reason: str, attempt: int) -> list[Transition]:
+        """Tell the slots that wait for an image, and their bots, why its pull failed."""
+        return await self._publisher.publish(
+            self._store.slots.tell_pull_error(key, reason, attempt)
+        )
 
     async def _make_idle(
         self, source: SlotStatus, leases: Sequence[Lease]

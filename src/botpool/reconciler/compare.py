@@ -7,6 +7,7 @@ list can't be read, nothing changes.
 |---|---|
 | a busy slot whose container ended or is gone | the bot is relaunched, or fails: `crashed` |
 | an idle slot whose container is gone or was started | it gets another one, or it is stopped |
+| an idle slot without a container, whose image is there | it gets one |
 | a container of ours that no slot has | stopped and removed |
 | a container that looks like ours but never was | logged once, and left alone |
 
@@ -24,12 +25,11 @@ import structlog
 from botpool.engines.base import STOPPED, ContainerState, Observation
 from botpool.errors import (
     BotpoolError,
-    ImageMissing,
     NotFound,
     StaleLease,
 )
 from botpool.models.assignments import Ending, FailedLaunch, last_heard
-from botpool.reconciler.containers import create, evidence
+from botpool.reconciler.containers import create_if_image, evidence
 from botpool.reconciler.context import container_of
 from botpool.reconciler.shown_status import description
 from botpool.states import BotStatus, FailureCause, SlotStatus
@@ -57,12 +57,15 @@ class CompareCounts:
     crashed: int = 0
     created_again: int = 0
     removed: int = 0
+    foreign: int = 0
+    """Containers that are named like slots and never were of one: they may yet be imported."""
 
     def __iadd__(self, other: CompareCounts) -> Self:
         """Add the counts of another comparison."""
         self.crashed += other.crashed
         self.created_again += other.created_again
         self.removed += other.removed
+        self.foreign += other.foreign
         return self
 
 
@@ -86,12 +89,20 @@ async def compare(
         found = by_ref.get(slot.container_ref or "")
         if found is not None and not _described(slot, found):
             shown.show(slot, again=True)
+    for slot in await context.store.slots.without_container(
+        engine.name, host, pulls_at_start=engine.traits.pulls_at_start
+    ):
+        with _apart(slot_name=slot.slot_name):
+            counts.created_again += await _create_again(context, reservations, slot)
     # A container that was created meanwhile belongs to a new slot: read the slots again.
     known = {slot.container_ref for slot in await context.store.slots.of_host(engine.name, host)}
     for found in listed:
         if found.container.ref not in known:
             with _apart(container_ref=found.container.ref):
-                counts.removed += await _remove(context, reservations, engine, found)
+                if await _is_foreign(context, engine, found):
+                    counts.foreign += 1
+                else:
+                    counts.removed += await _remove(context, reservations, engine, found)
     return counts
 
 
@@ -196,12 +207,18 @@ async def _create_again(context: Context, reservations: Reservations, slot: Slot
                 return False
             if (await engine.observe(old)).state not in STOPPED:
                 return False
-        try:
-            await create(context, taken, taken.creations + 1)
-        except ImageMissing:
-            return False  # the next deployment brings the image
+        if not await create_if_image(context, taken):
+            return False
         if old is not None:
             await engine.remove(old)
+    return True
+
+
+async def _is_foreign(context: Context, engine: Engine, found: ListedContainer) -> bool:
+    """Whether a container only looks like ours. Such a container is logged once."""
+    if found.slot_id is not None or await context.store.bots.had_container(found.container.ref):
+        return False
+    context.tell_once(found.container.ref, slot_name=found.slot_name, engine=engine.name)
     return True
 
 
@@ -211,9 +228,6 @@ async def _remove(
     """Remove a container that no slot has, unless a replica works on its slot."""
     container = found.container
     if found.slot_id is None:
-        if not await context.store.bots.had_container(container.ref):
-            context.tell_once(container.ref, slot_name=found.slot_name, engine=engine.name)
-            return False
         if not await _stop_and_remove(context, engine, container):
             return False
     else:

@@ -7,7 +7,7 @@ import hashlib
 from typing import TYPE_CHECKING
 
 from botpool.engines.base import Container, ContainerSpec
-from botpool.errors import EngineError
+from botpool.errors import EngineError, ImageMissing, NoImage
 from botpool.models.storable import storable
 from botpool.reconciler.checkpoints import Checkpoint
 from botpool.reconciler.environment import new_environment
@@ -58,6 +58,18 @@ async def create(context: Context, slot: Slot, number: int, *, remade: bool = Fa
     )
     context.reached(Checkpoint.CREATE_RECORDED)
     return Container(slot.host, ref)
+
+
+async def create_if_image(context: Context, slot: Slot, *, remade: bool = False) -> bool:
+    """Create the next container of a slot without a bot; return whether its image is there.
+
+    If it isn't, a pull or the next deployment brings the image, and the container is created then.
+    """
+    try:
+        await create(context, slot, slot.creations + 1, remade=remade)
+    except (ImageMissing, NoImage):
+        return False
+    return True
 
 
 async def evidence(

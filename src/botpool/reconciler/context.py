@@ -67,6 +67,13 @@ class Context:
         longest = self.settings.deploy_poll_interval_ms / 1000
         return self.spread(min(max(age_seconds / 2, _FIRST_LOOK_SECONDS), longest))
 
+    def in_grace(self, slot: Slot) -> bool:
+        """Whether an exit that the engine reports may be from before the slot's start."""
+        return (
+            self.engine(slot).traits.lags
+            and started_for(slot) * 1000 < self.settings.deploy_grace_ms
+        )
+
     @property
     def safety_net(self) -> float:
         """How many seconds a slot waits to be woken, in case the replica that should is dead."""
@@ -103,6 +110,11 @@ class Context:
                 container_ref=container_ref,
                 **more,
             )
+
+
+def started_for(slot: Slot) -> float:
+    """For how many seconds a slot's deployment has been under way."""
+    return (slot.read_at - (slot.deployment_started_at or slot.read_at)).total_seconds()
 
 
 def container_of(slot: Slot) -> Container | None:

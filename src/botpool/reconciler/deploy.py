@@ -34,7 +34,7 @@ from botpool.models.slots import WaitsFor
 from botpool.models.storable import storable
 from botpool.reconciler.checkpoints import Checkpoint
 from botpool.reconciler.containers import create, evidence
-from botpool.reconciler.context import NOW, container_of
+from botpool.reconciler.context import NOW, container_of, started_for
 from botpool.reconciler.environment import environment_of_start
 from botpool.reconciler.release import give_up_outdated
 from botpool.states import BotStatus, FailureCause, SlotStatus
@@ -122,7 +122,7 @@ async def _deploy(context: Context, pulls: Pulls, slot: Slot) -> float | None:
         return await _create_again(context, pulls, slot)
     except ImageMissing:
         await pulls.forget_image(slot)
-        return _next_look(context, slot)
+        return context.next_look(started_for(slot))
 
 
 async def _wait_for_image(context: Context, pulls: Pulls, slot: Slot) -> float:
@@ -217,7 +217,7 @@ async def _judge(
             return NOW
         case ContainerState.MISSING:
             raise ContainerMissing(f"{container.ref} is gone.")
-        case ContainerState.EXITED if not _in_grace(context, slot):
+        case ContainerState.EXITED if not context.in_grace(slot):
             said = await evidence(context, slot, container, observation)
             await _fail(context, slot, FailureCause.CRASHED, said)
             return NOW
@@ -225,19 +225,7 @@ async def _judge(
         await context.pool.assignments.record_deployment(
             slot, slot.deployment_ref, observation.state
         )
-    return _next_look(context, slot)
-
-
-def _in_grace(context: Context, slot: Slot) -> bool:
-    """Whether an exit that the engine reports may be from before the start."""
-    started = slot.deployment_started_at or slot.read_at
-    age_ms = (slot.read_at - started).total_seconds() * 1000
-    return context.engine(slot).traits.lags and age_ms < context.settings.deploy_grace_ms
-
-
-def _next_look(context: Context, slot: Slot) -> float:
-    started = slot.deployment_started_at or slot.read_at
-    return context.next_look((slot.read_at - started).total_seconds())
+    return context.next_look(started_for(slot))
 
 
 async def _create_again(context: Context, pulls: Pulls, slot: Slot) -> float | None:
@@ -248,7 +236,7 @@ async def _create_again(context: Context, pulls: Pulls, slot: Slot) -> float | N
         await create(context, slot, (await context.store.slots.get(slot.id)).creations + 1)
     except ImageMissing:
         await pulls.forget_image(slot)
-    return _next_look(context, slot)
+    return context.next_look(started_for(slot))
 
 
 async def _fail(context: Context, slot: Slot, cause: FailureCause, reason: str) -> None:

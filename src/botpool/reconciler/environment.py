@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from botpool.reconciler.context import Context
 
 _LONGEST_DATA = 64 * 1024
+_NO_DATA = base64.urlsafe_b64encode(b"{}").decode()
 
 
 async def new_environment(context: Context, slot: Slot) -> dict[str, str]:
@@ -27,6 +28,14 @@ async def new_environment(context: Context, slot: Slot) -> dict[str, str]:
     if not await context.store.slots.set_token(slot, context.replica, token, url):
         raise StaleLease(f"Another replica has {slot.slot_name}.")
     return {"BOTPOOL_URL": url, "BOTPOOL_SLOT_TOKEN": token}
+
+
+async def environment_without_bot(context: Context, slot: Slot) -> dict[str, str]:
+    """The environment of a start that has no bot, with nothing of the last one in it."""
+    traits = context.engine(slot).traits
+    if not traits.environment_at_start:
+        return {}
+    return {"BOT_DATA": _NO_DATA, **await new_environment(context, slot)}
 
 
 async def environment_of_start(context: Context, slot: Slot) -> dict[str, str]:

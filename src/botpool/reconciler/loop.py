@@ -27,7 +27,6 @@ from botpool.errors import (
     StaleLease,
 )
 from botpool.models.replicas import new_replica_name
-from botpool.models.storable import storable
 from botpool.reconciler.checkpoints import go_on
 from botpool.reconciler.compare import CompareCounts, compare
 from botpool.reconciler.context import NOW, Context
@@ -39,6 +38,7 @@ from botpool.reconciler.recovery import carry_out, decide
 from botpool.reconciler.release import end_late, release, repair
 from botpool.reconciler.reservations import Reservations
 from botpool.reconciler.shown_status import ShownStatus
+from botpool.reconciler.telling import bot_in_log, tell_step_error, worded
 from botpool.states import SLOT_NEEDS_WORK, Platform, SlotStatus
 from botpool.store.installation import WORK
 from botpool.store.postgres.listening import listening
@@ -62,7 +62,6 @@ _MOST_STEPS_IN_A_ROW = 50
 _SHUTDOWN_SECONDS = 5.0
 _STEP_BACKOFF = Backoff(0.5, 15.0)
 _PRUNE_EVERY_MS = 3_600_000
-_LONGEST_ERROR = 1000
 
 
 class Reconciler:
@@ -120,6 +119,10 @@ class Reconciler:
             await self._shown.settle()
         return total
 
+    async def pulls_finished(self) -> None:
+        """Wait until no pull of this replica is under way."""
+        await self._pulls.finished()
+
     async def compare_once(self) -> CompareCounts:
         """Compare every host with the slots, unless that was done recently."""
         counts = CompareCounts()
@@ -146,7 +149,18 @@ class Reconciler:
                 await context.health.no_answer(engine, host, str(error))
             return CompareCounts()
         await context.health.answers(engine, host)
+        # A slot that is made for an image would take the name of one that is to be imported.
+        if not counts.foreign:
+            await self.bring_images(engine, host)
         return counts
+
+    async def bring_images(self, engine: str, host: str) -> None:
+        """Bring the next image to a host that no bot has asked for yet, if one is missing there."""
+        try:
+            async with asyncio.timeout(self._patience(engine)):
+                await self._pulls.bring_ahead(engine, host)
+        except (EngineError, TimeoutError) as error:
+            _log.warning("can't check the images of a host", host=host, error=worded(error))
 
     def _compare_interval_ms(self, engine: str) -> int:
         """How often to compare: less often if the engine's answers are old anyway."""
@@ -308,8 +322,8 @@ class Reconciler:
         except ReservationLost:
             return
         except Exception as error:  # noqa: BLE001 - whatever it is, the slot is tried again
-            failed = storable(str(error) or type(error).__name__, _LONGEST_ERROR)
-            due_in = self._back_off(slot, error)
+            failed = worded(error)
+            due_in = await self._back_off(slot, error)
             await self._note_failure(slot, error)
         finally:
             await self.reservations.give_back(slot, due_in, failed)
@@ -342,7 +356,7 @@ class Reconciler:
                     case SlotStatus.DEPLOYING:
                         return await deploy(self._context, self._pulls, slot)
                     case SlotStatus.RELEASING:
-                        return await release(self._context, slot)
+                        return await release(self._context, self._pulls, slot)
                     case SlotStatus.ERROR:
                         return await repair(self._context, slot)
                     case SlotStatus.BUSY:
@@ -366,19 +380,24 @@ class Reconciler:
             if engine is not None and engine.traits.pulls_at_start:
                 await self._pulls.settle(now.engine, now.host)
 
-    def _back_off(self, slot: Slot, error: Exception) -> float:
-        """Count and log a failed step, and return how long to wait after it."""
+    async def _back_off(self, slot: Slot, error: Exception) -> float:
+        """Count, log and tell a failed step, and return how long to wait after it."""
         self.counts["failed"] += 1
         seconds = _STEP_BACKOFF.seconds(slot.failed_steps + 1, self._context.random)
+        whose: dict[str, object] = {"bot_id": slot.assigned_bot_id}
+        with suppress(BotpoolError):
+            whose = await bot_in_log(self._context, slot)
+            await tell_step_error(self._context, slot, worded(error))
         _log.warning(
             "step failed",
             slot_id=slot.id,
             slot_name=slot.slot_name,
             status=slot.status,
             lease=slot.lease,
+            **whose,
             failures=slot.failed_steps + 1,
             retry_in_ms=round(seconds * 1000),
-            error=str(error) or type(error).__name__,
+            error=worded(error),
             kind=type(error).__name__,
         )
         return seconds

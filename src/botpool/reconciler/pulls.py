@@ -6,8 +6,12 @@ image can't be pulled, the slot that asked for it fails, and exactly one of the 
 next. If the engine doesn't answer, one of them tries again after a while. If the replica dies, one
 of them tries when its reservation has expired.
 
+Images are also brought to hosts before a bot asks, one at a time, and behind those that bots wait
+for: such a pull gives way if a bot on its host waits for another image.
+
 On engines whose starts bring the image, the first deployment holds the row, not a replica. The
 image is there once that slot is busy; if it fails, the next one may try once it is proved stopped.
+There, a slot is started without a bot to bring an image ahead: warming.py.
 """
 
 from __future__ import annotations
@@ -31,13 +35,15 @@ from botpool.models.assignments import FailedLaunch
 from botpool.models.pulls import PullKey
 from botpool.reconciler.checkpoints import Checkpoint
 from botpool.reconciler.context import NOW
-from botpool.states import FailureCause, SlotStatus
+from botpool.reconciler.telling import bot_in_log, tell_pull_error
+from botpool.states import FailureCause, Platform, SlotStatus
 from botpool.tasks.backoff import Backoff
 from botpool.tasks.finish import finish
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from botpool.models.pulls import ImagePull
     from botpool.models.slots import Slot
     from botpool.reconciler.context import Context
 
@@ -47,6 +53,10 @@ _RENEWALS = 3
 _FINISH_SECONDS = 5.0
 _SHORTEST_RETRY_SECONDS = 0.1
 _RETRIES = Backoff(1.0, 60.0)
+
+
+class _GaveWay(Exception):
+    """A pull that no bot waits for was put off for one that a bot waits for."""
 
 
 class Pulls:
@@ -83,10 +93,46 @@ class Pulls:
             return min(max(wait, _SHORTEST_RETRY_SECONDS), context.safety_net)
         if pull.reserved_by == context.replica and str(key) not in self._names():
             context.reached(Checkpoint.PULL_TAKEN)
-            task = asyncio.create_task(self._pull(key, slot, pull.attempts), name=str(key))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._begin(pull, slot)
         return context.safety_net
+
+    async def bring_ahead(self, engine: str, host: str) -> None:
+        """Bring the next image to a host that no bot has asked for yet, if one is missing there.
+
+        One image at a time, behind those that bots wait for. Raises `EngineError`.
+        """
+        context, settings = self._context, self._context.settings
+        if not settings.pull_ahead or engine != settings.engine:
+            return
+        again_ms = settings.recovery_interval_ms
+        if context.engines[engine].traits.pulls_at_start:
+            await context.pool.hosts.start_ahead(engine, host, again_ms)
+            return
+        if await context.store.installation.take_duty(f"images {engine}/{host}", again_ms):
+            await self._forget_lost(engine, host)
+        pull = await context.store.pulls.take_ahead(
+            engine, host, context.replica, ttl_ms=settings.reservation_ttl_ms, again_ms=again_ms
+        )
+        if pull is not None:
+            context.reached(Checkpoint.PULL_TAKEN)
+            self._begin(pull, None)
+
+    async def _forget_lost(self, engine: str, host: str) -> None:
+        """Forget the images of a host that are not there any more: somebody may clean up there."""
+        wanted = {self._context.settings.image(platform) for platform in Platform}
+        for pull in await self._context.store.pulls.all():
+            if (pull.engine, pull.host, pull.status) != (engine, host, "present"):
+                continue
+            if pull.image in wanted and not await self._context.engines[engine].has_image(
+                host, pull.image
+            ):
+                self._known.discard(pull.key)
+                await self._context.store.pulls.forget(pull.key)
+
+    def _begin(self, pull: ImagePull, slot: Slot | None) -> None:
+        task = asyncio.create_task(self._pull(pull, slot), name=str(pull.key))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _wait_for_first_start(self, key: PullKey, slot: Slot) -> float:
         """0 if the slot's own start brings the image, or if the image is there."""
@@ -132,40 +178,56 @@ class Pulls:
         while self._tasks:
             await asyncio.wait(self._tasks)
 
-    async def _pull(self, key: PullKey, slot: Slot, attempts: int) -> None:
+    async def _pull(self, pull: ImagePull, slot: Slot | None) -> None:
         try:
-            await self._pull_and_record(key, slot, attempts)
+            await self._pull_and_record(pull, slot)
         except BotpoolError as failure:
             # The reservation expires in any case, and another replica takes over.
-            _log.warning("pull lost", key=key, error=str(failure))
+            _log.warning("pull lost", key=pull.key, error=str(failure))
 
-    async def _pull_and_record(self, key: PullKey, slot: Slot, attempts: int) -> None:
-        engine, host, image = key
-        log = _log.bind(engine=engine, host=host, image=image)
-        log.info("pull started", slot_name=slot.slot_name)
+    async def _pull_and_record(self, pull: ImagePull, slot: Slot | None) -> None:
+        """Pull for a slot whose bot waits, or ahead of any bot."""
+        context, key = self._context, pull.key
+        log = _log.bind(engine=pull.engine, host=pull.host, image=pull.image)
+        if slot is not None:
+            log = log.bind(slot_name=slot.slot_name, **await bot_in_log(context, slot))
+            log.info("pull started")
         error: str | None = None
         retry_in = 0.0
         try:
-            fetched = await self._pull_while_ours(key)
-            log.info("pull done", fetched=fetched)
+            fetched = await self._pull_while_ours(key, ahead=slot is None)
+            if fetched or slot is not None:
+                log.info("pull done", fetched=fetched)
         except asyncio.CancelledError:
-            await finish(self._finish(key, "its replica shut down", 0.0), seconds=_FINISH_SECONDS)
+            await finish(
+                self.end(key, context.replica, "its replica shut down"), seconds=_FINISH_SECONDS
+            )
             raise
+        except _GaveWay:
+            log.info("pull put off: a bot waits for another image there")
+            await context.store.pulls.give_up(key, context.replica)
+            return
         except EngineRefused as failure:
             # The image can't be pulled. The waiting slots find that out one after the other.
             error = str(failure)
-            await self._fail(slot, error)
+            if slot is not None:
+                await self._fail(slot, error)
         except EngineError as failure:
             error = str(failure)
-            retry_in = _RETRIES.seconds(attempts, self._context.random)
+            retry_in = _RETRIES.seconds(pull.attempts, context.random) if slot else 0.0
         if error is not None:
-            log.warning("pull failed", error=error, attempts=attempts)
-        self._context.reached(Checkpoint.PULL_DONE)
-        await self._finish(key, error, retry_in)
-        self._context.reached(Checkpoint.PULL_RECORDED)
+            log.warning("pull failed", error=error, attempts=pull.attempts)
+        context.reached(Checkpoint.PULL_DONE)
+        await self.end(key, context.replica, error, retry_in)
+        context.reached(Checkpoint.PULL_RECORDED)
+        if error is not None:
+            await tell_pull_error(context, key, pull.error, error, pull.attempts)
 
-    async def _pull_while_ours(self, key: PullKey) -> bool:
-        """Pull, and meanwhile renew the reservation and record the progress."""
+    async def _pull_while_ours(self, key: PullKey, *, ahead: bool) -> bool:
+        """Pull, and meanwhile renew the reservation and record the progress.
+
+        A pull `ahead` of any bot raises `_GaveWay` when a bot on the host waits for another image.
+        """
         engine, host, image = key
         settings = self._context.settings
         progress = PullProgress(current=0, total=0)
@@ -184,6 +246,8 @@ class Pulls:
                         {pulling}, timeout=settings.reservation_ttl_ms / 1000 / _RENEWALS
                     )
                     renewed = await self._renew(key, progress, renewed)
+                    if ahead and not pulling.done() and await self._context.store.pulls.urgent(key):
+                        raise _GaveWay
                 return await pulling
         except TimeoutError:
             raise EngineUnavailable(
@@ -226,9 +290,10 @@ class Pulls:
                 lease=slot.lease,
             )
 
-    async def _finish(self, key: PullKey, error: str | None, retry_in: float) -> None:
+    async def end(self, key: PullKey, owner: str, error: str | None, retry_in: float = 0.0) -> None:
+        """End a pull of this owner: the image is there, or there was an error. Wake who waits."""
         store, retry_in_ms = self._context.store, retry_in * 1000
-        await store.pulls.finish(key, self._context.replica, error, retry_in_ms)
+        await store.pulls.finish(key, owner, error, retry_in_ms)
         await store.pulls.wake(key, retry_in_ms)
         self._wake()
 

@@ -15,13 +15,13 @@ from botpool.errors import (
     EngineError,
     EngineRefused,
     EngineUnavailable,
-    ImageMissing,
 )
 from botpool.models.assignments import Ending
 from botpool.models.storable import storable
 from botpool.reconciler.checkpoints import Checkpoint
-from botpool.reconciler.containers import create
+from botpool.reconciler.containers import create_if_image
 from botpool.reconciler.context import NOW, container_of
+from botpool.reconciler.warming import bring_image
 from botpool.states import BotStatus, SlotStatus
 from botpool.tasks.backoff import Backoff
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from botpool.engines.base import Container
     from botpool.models.slots import Slot
     from botpool.reconciler.context import Context
+    from botpool.reconciler.pulls import Pulls
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("botpool")
 
@@ -41,10 +42,12 @@ _MOST_REMAKES = 3
 """A slot whose container was made anew so often in vain is deleted."""
 
 
-async def release(context: Context, slot: Slot) -> float | None:
+async def release(context: Context, pulls: Pulls, slot: Slot) -> float | None:
     """Make a releasing slot idle; return in how many seconds to look again."""
     context.reached(Checkpoint.RELEASE_TAKEN)
     retired = await _why_retired(context, slot)
+    if retired is None and (look_in := await bring_image(context, pulls, slot)) is not None:
+        return look_in
     try:
         clean = await _stop_and_clean(context, slot, retired=retired is not None)
     except EngineError as error:
@@ -181,10 +184,12 @@ def _calls_elsewhere(context: Context, slot: Slot) -> bool:
 async def _stop_and_clean(context: Context, slot: Slot, *, retired: bool) -> bool:
     """Stop the slot's container, and clean it or, if the slot is `retired`, remove it.
 
-    Returns whether it is proved stopped and clean.
+    A slot that never had a bot gets its container. Returns whether it is proved stopped and clean.
     """
     container = container_of(slot)
     if container is None:
+        if slot.lease == 0 and not retired:
+            await create_if_image(context, slot)
         return True
     if not context.has_host(slot) or slot.engine not in context.engines:
         # It was removed from the settings, so what runs there is not our bot any more.
@@ -223,10 +228,7 @@ async def _clean(context: Context, slot: Slot, state: ContainerState) -> None:
         return
     # First, because its files may be what fills the disk.
     await _remove(context, slot)
-    try:
-        await create(context, slot, slot.creations + 1, remade=remake)
-    except ImageMissing:
-        # The next deployment brings the image and creates the container.
+    if not await create_if_image(context, slot, remade=remake):
         await context.store.slots.give_up_container(slot, slot.image)
 
 

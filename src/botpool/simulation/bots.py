@@ -228,12 +228,12 @@ class _Run:
         self._bots.serving[assignment] = [*others, self]
         return slot, bot
 
-    def _told_at_start(self) -> tuple[int, int] | None:
-        """The bot and the lease in the container's environment, if they are there."""
+    def _told_at_start(self) -> tuple[int | None, int | None] | None:
+        """The bot and the lease in the container's environment; both `None` for no bot."""
         if (data := self._environment.get("BOT_DATA")) is None:
             return None
         told = json.loads(base64.urlsafe_b64decode(data))
-        return told["botId"], told["lease"]
+        return told.get("botId"), told.get("lease")
 
     async def _heartbeat(self, slot: Slot) -> bool:
         """Send a heartbeat. Returns whether the bot should leave. No answer is ignored."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from contextlib import asynccontextmanager
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from botpool.engines.base import Container
 from botpool.reconciler import Checkpoint
 from botpool.simulation.profiles import MOST_LAUNCHES
-from botpool.states import FailureCause, Platform, SlotStatus
+from botpool.states import BotStatus, FailureCause, Platform, SlotStatus
 from botpool.store.invariants import broken_invariants
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 _CONFIRMED_AFTER = frozenset(f"at {point}" for point in Checkpoint)
 """A replica that was paused here has to make sure that it still has the slot."""
 _MOST_MINUTES_IDLE_AND_RUNNING = 5
+_MOST_FAILED_LAUNCHES = 2
 _SLACK_SECONDS = 900.0
 
 
@@ -56,6 +58,12 @@ class Checks:
         self._world = world
         self._pulls: dict[tuple[str, str], list[tuple[Replica, int, int]]] = {}
         self._idle_and_running: Counter[Container] = Counter()
+        self._queued: dict[str, dict[int, datetime]] = {}
+        """The bots that wait, of each platform, and until when."""
+        self._beside: set[tuple[int, int]] = set()
+        """Bots that waited at the last check beside a slot that would do."""
+        self._well_and_unhealthy: set[str] = set()
+        """Hosts that were unhealthy at the last check although a launch went well there."""
         self.made = 0
         """How often everything was checked."""
 
@@ -71,7 +79,11 @@ class Checks:
             )
 
     def claimed(
-        self, run: object, assignment: Assignment, bot: Bot, told: tuple[int, int] | None
+        self,
+        run: object,
+        assignment: Assignment,
+        bot: Bot,
+        told: tuple[int | None, int | None] | None,
     ) -> None:
         """Check the bot that a container has claimed."""
         if self._world.journal.bots.get(assignment) != bot.id:
@@ -129,6 +141,7 @@ class Checks:
                     f"{replica.name}: {container.ref}",
                 )
             return
+        await self._not_again_and_again(slot, container)
         others = self._running_of(slot_id) - {container}
         if others and self._can_tell():
             self._world.broken(
@@ -136,14 +149,47 @@ class Checks:
                 f"{container.ref} is, and {', '.join(other.ref for other in others)} runs",
             )
 
+    async def _not_again_and_again(self, slot: Slot, container: Container) -> None:
+        """Check that no bot is launched on a container that fails again and again.
+
+        It had to be made anew when its slot was released: two launches in a row had failed on it,
+        and another slot's launch on its host had gone well in the meantime.
+        """
+        if slot.failed_launches < _MOST_FAILED_LAUNCHES or slot.last_released_at is None:
+            return
+        for other in await self._world.store.slots.of_host(slot.engine, container.host):
+            if (
+                other.id != slot.id
+                and other.launched_at is not None
+                and slot.failing_since is not None
+                and slot.failing_since < other.launched_at < slot.last_released_at
+            ):
+                self._world.broken(
+                    "a container that fails again and again is made anew",
+                    f"{container.ref}: {slot.failed_launches} launches, {other.slot_name} ran",
+                )
+
     def transition(self, row: asyncpg.Record) -> None:
-        """Check that nothing of an idle slot runs, and that a silent bot could have been heard."""
-        if row["machine"] != "slot":
+        """Check that no newcomer overtakes, that nothing of an idle slot runs, and silences."""
+        if row["machine"] == "bot":
+            self._in_order(row)
             return
         if row["details"].get("failureCause") == FailureCause.HEARTBEAT_LOST:
             self._silent((row["slot_id"], row["lease"]))
         if row["to_status"] == SlotStatus.IDLE and self._can_tell():
             self._idle(row)
+
+    def _in_order(self, row: asyncpg.Record) -> None:
+        """Check that a newcomer gets a slot only if no bot of its platform waits."""
+        queue = self._queued.setdefault(row["platform"], {})
+        if row["to_status"] == BotStatus.QUEUED:
+            queue[row["bot_id"]] = datetime.fromisoformat(row["details"]["timeoutAt"])
+            return
+        queue.pop(row["bot_id"], None)
+        if row["from_status"] is None and any(row["at"] < deadline for deadline in queue.values()):
+            self._world.broken(
+                "no newcomer overtakes", f"bot {row['bot_id']}, while {[*queue]} waited"
+            )
 
     def _silent(self, assignment: Assignment) -> None:
         health = self._world.health
@@ -181,6 +227,8 @@ class Checks:
         self._check_hosts(slots)
         self._check_idle(slots)
         await self._check_queue()
+        await self._check_free(slots)
+        await self._check_health(slots)
         self._check_lives()
 
     def _check_hosts(self, slots: list[Slot]) -> None:
@@ -224,6 +272,41 @@ class Checks:
                     world.broken(
                         "no bot waits past its deadline", f"bot {entry.bot_id} by {late:.1f} s"
                     )
+
+    async def _check_free(self, slots: list[Slot]) -> None:
+        """Check that no bot waits, from one check to the next, beside a slot that would do."""
+        world = self._world
+        now = world.database.now()
+        beside = {
+            (entry.bot_id, slot.id)
+            for slot in slots
+            if slot.status is SlotStatus.IDLE and not slot.held and not slot.draining
+            for entry in await world.store.queue.entries(slot.platform)
+            if now < entry.timeout_at
+        }
+        if both := beside & self._beside:
+            world.broken("nobody waits beside a free slot that would do", str(sorted(both)))
+        self._beside = beside
+
+    async def _check_health(self, slots: list[Slot]) -> None:
+        """Check that a host is healthy on which a launch went well, as soon as that is noted."""
+        world = self._world
+        working = world.health.seconds > 2 * world.settings.recovery_interval_ms / 1000
+        unhealthy = {
+            host.host: host.unhealthy_since
+            for host in await world.store.hosts.all()
+            if host.unhealthy_since is not None
+        }
+        found = {
+            slot.host
+            for slot in slots
+            if slot.host in unhealthy
+            and slot.launched_at is not None
+            and slot.launched_at > unhealthy[slot.host]
+        }
+        for host in found & self._well_and_unhealthy if working else ():
+            world.broken("a host whose launches succeed is healthy", host)
+        self._well_and_unhealthy = found
 
     def _check_lives(self) -> None:
         world = self._world

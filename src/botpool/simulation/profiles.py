@@ -30,6 +30,8 @@ TROUBLES: dict[str, float] = {
     "container lost": 900,
     "container exits": 900,
     "container breaks": 1500,
+    "container ruined": 2400,
+    "registry away": 3600,
     "image lost": 1800,
     "storm": 1800,
     "clock forward": 2400,
@@ -71,11 +73,14 @@ class Profile:
     def __str__(self) -> str:
         """One line."""
         troubles = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in self.troubles.items())
+        settings = self.settings
         return (
             f"{self.engine}, {self.hosts} hosts, {self.replicas} replicas, {self.slots} slots each,"
-            f" {self.bots} bots an hour; poll {self.settings.poll_interval_ms} ms, deployment limit"
-            f" {self.settings.deployment_limit_ms} ms, heartbeat"
-            f" {self.settings.heartbeat_interval_ms} ms, lag {self.calm.lag:.0f} s; {troubles}"
+            f" {settings.max_slots_per_host or 'any number'} a host, {settings.warm_slots} warm,"
+            f" pull ahead {settings.pull_ahead}, {self.bots} bots an hour;"
+            f" poll {settings.poll_interval_ms} ms, deployment limit {settings.deployment_limit_ms}"
+            f" ms, heartbeat {settings.heartbeat_interval_ms} ms, lag {self.calm.lag:.0f} s;"
+            f" {troubles}"
         )
 
 
@@ -110,15 +115,22 @@ def profile_of(
         storm=_storm(calm, engine),
         troubles=dict.fromkeys(only, _OFTEN_SECONDS) or _troubles(chance),
         settings=_settings(chance, per_platform, image).model_copy(
-            update={"max_slots_per_host": _room(seed) if slots is None else None}
+            update=_since_then(seed) if slots is None else {}
         ),
     )
 
 
-def _room(seed: int) -> int | None:
-    """How many slots a host may have: often fewer than the pools would like."""
+def _since_then(seed: int) -> dict[str, Any]:
+    """Settings that came later, by chances of their own, so that old seeds stay what they were.
+
+    A host may often have fewer slots than the pools would like.
+    """
     chance = random.Random(f"{seed}/room")  # noqa: S311 - repeatable
-    return chance.choice((None, None, chance.randint(1, 8)))
+    return {
+        "max_slots_per_host": chance.choice((None, None, chance.randint(1, 8))),
+        "pull_ahead": chance.choice((True, True, False)),
+        "warm_slots": chance.choice(("0", "1", "google-meet=2,zoom=1")),
+    }
 
 
 def _troubles(chance: random.Random) -> dict[str, float]:

@@ -292,6 +292,10 @@ class ReplicaEngine:
 
         return await self._call("pull", pull)
 
+    async def has_image(self, host: str, image: str) -> bool:
+        """Whether an image is on a host."""
+        return await self._call("has_image", lambda: self._engine.has_image(host, image))
+
     async def create(self, spec: ContainerSpec) -> str:
         """Create a stopped container."""
         return await self._call("create", lambda: self._engine.create(spec))

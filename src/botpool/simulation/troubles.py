@@ -56,6 +56,8 @@ class Troubles:
             "container lost": self._container_lost,
             "container exits": self._container_exits,
             "container breaks": self._container_breaks,
+            "container ruined": self._container_ruined,
+            "registry away": self._registry_away,
             "image lost": self._image_lost,
             "storm": self._storm,
             "clock forward": self._clock_forward,
@@ -86,6 +88,7 @@ class Troubles:
         )
         for host in world.engine.hosts():
             world.engine.bring_back(host)
+        world.engine.registry_away = False
         world.cut_off.clear()
         for one in world.replicas:
             one.calm()
@@ -202,6 +205,24 @@ class Troubles:
         if container := self._container(chance, self._world.engine.running()):
             self._world.journal.did("container breaks", container.ref)
             self._world.engine.fail(container)
+
+    def _container_ruined(self, chance: random.Random) -> None:
+        """Make every start of a container fail from now on."""
+        if container := self._container(chance, self._world.engine.containers()):
+            self._world.journal.did("container ruined", container.ref)
+            self._world.engine.ruin(container)
+
+    def _registry_away(self, chance: random.Random) -> None:
+        world, seconds = self._world, chance.uniform(30, 900)
+        world.journal.did("registry away", f"for {seconds:.0f} s")
+        world.engine.registry_away = True
+
+        def back() -> None:
+            if not self._ceased:
+                world.journal.note("  the registry is back")
+                world.engine.registry_away = False
+
+        asyncio.get_running_loop().call_later(seconds, back)
 
     def _image_lost(self, chance: random.Random) -> None:
         world = self._world

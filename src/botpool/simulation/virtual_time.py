@@ -158,7 +158,7 @@ class ClockedDatabase(Database):
         outside = asyncio.new_event_loop()
         with _outside(loop):
             database = cls(outside.run_until_complete(_open(url, 1)), outside)
-            sql = named_queries("installation")["use_virtual_clock"]
+            sql = named_queries("installation")["use_session_clock"]
             outside.run_until_complete(Database.execute(database, sql))
         try:
             yield database
@@ -194,7 +194,8 @@ class ClockedDatabase(Database):
 
     async def _at(self, now: datetime, statement: Coroutine[Any, Any, _Result]) -> _Result:
         if self._told != now:
-            await super().execute(named_queries("installation")["set_virtual_time"], now)
+            sql = named_queries("installation")["set_session_time"]
+            await super().execute(sql, now.isoformat())
             self._told = now
         return await statement
 

@@ -56,7 +56,7 @@ _LOOK_SECONDS = 30.0
 _MOST_ATTEMPTS = 20
 _TELL_SECONDS = 20.0
 _VACUUM_MINUTES = 10
-_VACUUM = "VACUUM bots, bot_pool_slots, bot_pool_queue, duties, image_pulls, hosts, virtual_clock"
+_VACUUM = "VACUUM bots, bot_pool_slots, bot_pool_queue, duties, image_pulls, hosts"
 """What autovacuum would do, at a time that would differ from run to run."""
 
 
@@ -311,6 +311,7 @@ class World:
             queue_timeout_ms=chance.choice((1_000, 30_000, 300_000, 600_000)),
             priority=chance.choice((50, 100, 100, 100)),
             config=config_of(plan),
+            correlation_id=f"request {number}",
             max_launch_attempts=chance.choice((None, None, 1, MOST_LAUNCHES)),
             relaunch_in_call=chance.random() < 1 / 4,
             deduplication_key=f"meeting {number // 2}" if chance.random() < 1 / 10 else None,

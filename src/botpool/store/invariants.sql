@@ -12,18 +12,21 @@ UNION ALL
 SELECT 'a slot serves bots of its own platform', s.slot_name
 FROM bot_pool_slots s JOIN bots b ON b.id = s.assigned_bot_id WHERE b.platform <> s.platform
 UNION ALL
-SELECT 'a lease grows by one with every assignment', slot_name
+SELECT 'a lease grows by one with every assignment, and with every start without a bot', slot_name
 FROM (
     SELECT slot_name, lease, lag(lease, 1, 0::bigint) OVER (PARTITION BY slot_id ORDER BY id) AS before
-    FROM transitions WHERE machine = 'slot' AND to_status = 'deploying' AND from_status IS DISTINCT FROM to_status
+    FROM transitions
+    WHERE machine = 'slot' AND from_status IS DISTINCT FROM to_status
+        AND (to_status = 'deploying' OR (from_status = 'idle' AND to_status = 'releasing'))
 ) assignment
 WHERE lease <> before + 1
 UNION ALL
-SELECT 'a slot is at the lease of its last assignment', s.slot_name
+SELECT 'a slot is at the lease of its last start', s.slot_name
 FROM bot_pool_slots s
 JOIN (
     SELECT slot_id, max(lease) AS lease FROM transitions
-    WHERE machine = 'slot' AND to_status = 'deploying'
+    WHERE machine = 'slot'
+        AND (to_status = 'deploying' OR (from_status = 'idle' AND to_status = 'releasing'))
     GROUP BY slot_id
 ) last ON last.slot_id = s.id
 WHERE s.lease <> last.lease

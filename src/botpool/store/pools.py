@@ -20,10 +20,13 @@ class Pools:
         self._queries = Queries(database, "pools")
 
     async def set(
-        self, platform: Platform, max_size: int, engine: str, image: str | None
+        self, platform: Platform, max_size: int, warm: int, engine: str, image: str | None
     ) -> list[Transition]:
-        """Set how far a pool may grow, and the engine and image of its new slots."""
-        return await self._queries.transitions("set", platform, max_size, engine, image)
+        """Set how far a pool may grow, how many of its slots are kept warm, and what new ones are.
+
+        New slots are on this engine, and made of this image.
+        """
+        return await self._queries.transitions("set", platform, max_size, warm, engine, image)
 
     async def numbers(self) -> list[PoolNumbers]:
         """How many slots and waiting bots each platform has."""

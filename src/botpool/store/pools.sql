@@ -1,11 +1,12 @@
 -- name: set
--- Say how far the pool of a platform may grow, and what its new slots are made of.
-SELECT * FROM set_pool($1, $2, $3, $4);
+-- Say how far the pool of a platform may grow, how many slots it keeps warm, and what new ones are made of.
+SELECT * FROM set_pool($1, $2, $3, $4, $5);
 
 -- name: numbers
--- For each platform, how many slots it has in each status, how many bots wait, and its maximum.
+-- For each platform, how many slots it has in each status, how many bots wait, its maximum, and how many
+-- slots it keeps warm.
 SELECT
-    p.platform, p.max_size,
+    p.platform, p.max_size, p.warm,
     count(s.id) AS total,
     count(s.id) FILTER (WHERE s.status = 'idle') AS idle,
     count(s.id) FILTER (WHERE s.status = 'deploying') AS deploying,

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from botpool.models.slots import Slot
+    from botpool.models.transitions import Transition
     from botpool.store.postgres.database import Database
 
 
@@ -30,6 +31,39 @@ class Pulls:
         slot_id, lease = (start_of.id, start_of.lease) if start_of else (None, None)
         row = await self._queries.row("take", *key, owner, ttl_ms, slot_id, lease)
         return None if row is None else ImagePull(**row)
+
+    async def take_ahead(
+        self, engine: str, host: str, owner: str, *, ttl_ms: int, again_ms: int
+    ) -> ImagePull | None:
+        """Reserve the pull of the next image that no bot has asked for yet on a host.
+
+        None while another image is on its way there. After a failure it waits for `again_ms`, and
+        longer after each further one.
+        """
+        row = await self._queries.row("take_ahead", engine, host, owner, ttl_ms, again_ms)
+        return None if row is None else ImagePull(**row)
+
+    async def start_ahead(
+        self, engine: str, host: str, *, limit_ms: int, again_ms: int
+    ) -> list[Transition]:
+        """Let a slot be started without a bot, if its start brings an image that is not there.
+
+        Not while a bot is launched on the host or waits.
+        """
+        return await self._queries.transitions("start_ahead", engine, host, limit_ms, again_ms)
+
+    async def of_start(self, slot: Slot) -> ImagePull | None:
+        """The pull that a slot's start is to bring, if it is not over."""
+        row = await self._queries.row("of_start", slot.id, slot.lease)
+        return None if row is None else ImagePull(**row)
+
+    async def urgent(self, key: PullKey) -> bool:
+        """Whether bots on the host wait for another image, and none for this one."""
+        return await self._queries.found("urgent", *key)
+
+    async def give_up(self, key: PullKey, owner: str) -> None:
+        """Let go of a pull, as if it had never been reserved."""
+        await self._queries.run("give_up", *key, owner)
 
     async def renew(
         self, key: PullKey, replica: str, ttl_ms: int, current: int, total: int

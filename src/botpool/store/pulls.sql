@@ -2,27 +2,35 @@
 -- Reserve the pull of an image to a host for $5 ms, if it isn't there and no other replica pulls it; for
 -- the start of slot $6 under lease $7, where that brings it. Returns the row as it is then; no row where
 -- another replica took it this moment.
-WITH taken AS (
-    INSERT INTO image_pulls (
-        engine, host, image, status, reserved_by, reserved_until, started_at, slot_id, lease
-    )
-    VALUES (
-        $1, $2, $3, 'pulling', $4, botpool_now() + $5 * interval '1 millisecond', botpool_now(),
-        $6, $7
-    )
-    ON CONFLICT (engine, host, image) DO UPDATE
-    SET status = 'pulling', reserved_by = excluded.reserved_by,
-        reserved_until = excluded.reserved_until, started_at = excluded.started_at,
-        finished_at = NULL, error = NULL, retry_at = NULL, current_bytes = 0, total_bytes = 0,
-        attempts = image_pulls.attempts + 1, slot_id = excluded.slot_id, lease = excluded.lease
-    WHERE (image_pulls.status = 'failed' AND image_pulls.retry_at <= botpool_now())
-        OR (image_pulls.status = 'pulling' AND image_pulls.reserved_until <= botpool_now())
-    RETURNING *
+WITH taken AS MATERIALIZED (
+    SELECT * FROM take_pull($1, $2, $3, $4, $5, $6, $7)
 )
 SELECT * FROM taken
 UNION ALL
 SELECT * FROM image_pulls
 WHERE engine = $1 AND host = $2 AND image = $3 AND NOT EXISTS (SELECT FROM taken);
+
+-- name: take_ahead
+-- Reserve the pull of an image that no bot has asked for yet to a host ($1, $2), for $4 ms.
+SELECT * FROM take_pull_ahead($1, $2, $3, $4, $5);
+
+-- name: start_ahead
+-- Where only a start brings an image: let a slot of the host be started without a bot.
+SELECT * FROM start_ahead($1, $2, $3, $4);
+
+-- name: of_start
+-- The pull that the start of a slot ($1) under a lease ($2) is to bring.
+SELECT * FROM image_pulls WHERE slot_id = $1 AND lease = $2 AND status = 'pulling';
+
+-- name: urgent
+-- Whether bots on the host of a pull wait for another image, and none for this one.
+SELECT FROM bot_pool_slots
+WHERE engine = $1 AND host = $2 AND status = 'deploying' AND waits_for = 'image'
+HAVING count(*) > 0 AND count(*) FILTER (WHERE image = $3) = 0;
+
+-- name: give_up
+-- Let go of a pull, as if it had never been.
+DELETE FROM image_pulls WHERE engine = $1 AND host = $2 AND image = $3 AND reserved_by = $4;
 
 -- name: renew
 -- Go on pulling for $5 ms, and note how far it is. No row: another replica has taken it over.

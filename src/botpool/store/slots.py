@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from botpool.models.assignments import Ending, FailedLaunch, Lease
+    from botpool.models.pulls import PullKey
     from botpool.models.slots import ImportedSlot, Slot, WaitsFor
     from botpool.models.transitions import Transition
     from botpool.states import BotStatus, SlotStatus
@@ -40,7 +41,11 @@ class Slots:
 
     async def of_bot(self, bot_id: int) -> Slot | None:
         """The slot that a bot is on now."""
-        return await self._queries.slot("of_bot", bot_id)
+        return next(iter(await self.of_bots([bot_id])), None)
+
+    async def of_bots(self, bot_ids: Sequence[int]) -> list[Slot]:
+        """The slots that these bots are on now."""
+        return await self._queries.slots("of_bots", bot_ids)
 
     async def of_token(self, token: str) -> Slot | None:
         """The slot whose current container has this token."""
@@ -49,6 +54,12 @@ class Slots:
     async def of_host(self, engine: str, host: str) -> list[Slot]:
         """The slots that have a container on a host."""
         return await self._queries.slots("of_host", engine, host)
+
+    async def without_container(
+        self, engine: str, host: str, *, pulls_at_start: bool
+    ) -> list[Slot]:
+        """Idle slots of a host that have no container yet, and whose image is there."""
+        return await self._queries.slots("without_container", engine, host, pulls_at_start)
 
     async def all(self) -> list[Slot]:
         """Every slot, by name."""
@@ -150,9 +161,21 @@ class Slots:
             "record_deployment", slot.id, slot.lease, deployment_ref, status, waits_for, reason
         )
 
+    async def tell_error(self, slot: Slot, reason: str, attempt: int) -> list[Transition]:
+        """Tell what goes wrong with a slot, in its timeline and in its bot's."""
+        return await self._queries.transitions("tell_error", slot.id, slot.lease, reason, attempt)
+
+    async def tell_pull_error(self, key: PullKey, reason: str, attempt: int) -> list[Transition]:
+        """Tell the slots that wait for an image, and their bots, why its pull failed."""
+        return await self._queries.transitions("tell_pull_error", *key, reason, attempt)
+
     async def extend_deployment(self, slot_id: int, lease: int, reason: str) -> list[Transition]:
         """Restart the time of a deployment, and count that."""
         return await self._queries.transitions("extend_deployment", slot_id, lease, reason)
+
+    async def record_start(self, slot: Slot, deployment_ref: str) -> None:
+        """Record that a slot without a bot was started."""
+        await self._queries.run("record_start", slot.id, slot.lease, deployment_ref)
 
     async def give_up_container(self, slot: Slot, image: str | None) -> Slot | None:
         """Remove a slot's container from its row. The next one is of this image."""

@@ -2,9 +2,9 @@
 -- One slot.
 SELECT *, botpool_now() AS read_at FROM bot_pool_slots WHERE id = $1;
 
--- name: of_bot
--- The slot that a bot is on now.
-SELECT *, botpool_now() AS read_at FROM bot_pool_slots WHERE assigned_bot_id = $1;
+-- name: of_bots
+-- The slots that these bots are on now.
+SELECT *, botpool_now() AS read_at FROM bot_pool_slots WHERE assigned_bot_id = ANY ($1::bigint[]);
 
 -- name: of_token
 -- The slot whose present container has this token.
@@ -219,6 +219,20 @@ SELECT
 FROM slot
 RETURNING *;
 
+-- name: record_start
+-- Note, under its lease, that a slot without a bot was started ($3).
+UPDATE bot_pool_slots SET deployment_ref = $3, deployment_started_at = botpool_now()
+WHERE id = $1 AND lease = $2 AND status = 'releasing';
+
+-- name: without_container
+-- Idle slots of a host that have no container, and whose image is there; $3: whatever image they have.
+SELECT *, botpool_now() AS read_at FROM bot_pool_slots s
+WHERE engine = $1 AND host = $2 AND container_ref IS NULL AND status = 'idle' AND NOT held
+    AND ($3 OR image IS NULL OR EXISTS (
+        SELECT FROM image_pulls p
+        WHERE p.engine = s.engine AND p.host = s.host AND p.image = s.image AND p.status = 'present'
+    ));
+
 -- name: give_up_container
 -- Let a slot have no container, and the next one of this image ($3).
 UPDATE bot_pool_slots
@@ -231,6 +245,36 @@ RETURNING *, botpool_now() AS read_at;
 UPDATE bot_pool_slots SET recovery_attempts = recovery_attempts + 1, error_message = $3
 WHERE id = $1 AND lease = $2 AND status = 'error'
 RETURNING recovery_attempts;
+
+-- name: tell_error
+-- Tell in the timeline of a slot, under its lease, and of its bot, what goes wrong ($3) at which attempt.
+INSERT INTO transitions (
+    at, machine, platform, from_status, to_status,
+    slot_id, slot_name, container_ref, lease, bot_id, correlation_id, reason, details
+)
+SELECT
+    botpool_now(), 'slot', s.platform, s.status, s.status,
+    s.id, s.slot_name, s.container_ref, s.lease, b.id, b.correlation_id, $3,
+    jsonb_build_object('attempt', $4::integer)
+FROM bot_pool_slots s LEFT JOIN bots b ON b.id = coalesce(s.assigned_bot_id, s.last_bot_id)
+WHERE s.id = $1 AND s.lease = $2
+RETURNING *;
+
+-- name: tell_pull_error
+-- Tell in the timelines of the slots that wait for an image, and of their bots, why its pull failed ($4).
+INSERT INTO transitions (
+    at, machine, platform, from_status, to_status,
+    slot_id, slot_name, container_ref, lease, bot_id, correlation_id, reason, details
+)
+SELECT
+    botpool_now(), 'slot', s.platform, s.status, s.status,
+    s.id, s.slot_name, s.container_ref, s.lease, b.id, b.correlation_id, $4,
+    jsonb_build_object('attempt', $5::integer)
+FROM bot_pool_slots s JOIN bots b ON b.id = s.assigned_bot_id
+WHERE s.engine = $1 AND s.host = $2 AND s.image = $3
+    AND s.status = 'deploying' AND s.waits_for = 'image'
+ORDER BY s.id
+RETURNING *;
 
 -- name: extend_deployment
 -- A deployment that took long is left alone once more: its time counts from now.

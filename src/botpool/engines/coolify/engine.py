@@ -135,6 +135,10 @@ class CoolifyEngine:
         """Never called: Coolify pulls with every start."""
         raise EngineRefused("Coolify pulls an image only when it starts a container.")
 
+    async def has_image(self, host: str, image: str) -> bool:
+        """Never called: Coolify doesn't say which images a server has."""
+        raise EngineRefused("Coolify doesn't say which images a server has.")
+
     async def create(self, spec: ContainerSpec) -> str:
         """Create an application, and set its environment.
 

@@ -164,6 +164,11 @@ class DockerEngine:
                 )
         return True
 
+    async def has_image(self, host: str, image: str) -> bool:
+        """Whether a host has an image. Asks no registry."""
+        with self._docker(host) as client:
+            return await docker_api.has_image(client, image)
+
     async def create(self, spec: ContainerSpec) -> str:
         """Create a container. It replaces a stopped one of ours that has its name."""
         if not spec.image:

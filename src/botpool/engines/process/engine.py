@@ -57,6 +57,10 @@ class ProcessEngine:
         """Do nothing: processes have no image."""
         return False
 
+    async def has_image(self, host: str, image: str) -> bool:
+        """Return true: no image is needed."""
+        return True
+
     async def create(self, spec: ContainerSpec) -> str:
         """Create an empty folder."""
         await _blocking(self._at(Container(spec.host, spec.name)).create, spec)

@@ -20,7 +20,8 @@ BEGIN
         ERRCODE = 'BP001', MESSAGE = format('bot %s is %s and changes no more', OLD.id, OLD.status);
 END $$;
 
--- Refuse a lease that doesn't grow by one with every assignment, and only then.
+-- Refuse a lease that doesn't grow by one with every assignment, and every start without a bot, and only
+-- then.
 CREATE OR REPLACE FUNCTION refuse_lease() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     RAISE EXCEPTION USING

@@ -20,12 +20,8 @@ $$;
 -- or p_most of its idle ones.
 CREATE OR REPLACE FUNCTION unhold_slots(p_engine text, p_host text, p_most integer)
     RETURNS SETOF transitions LANGUAGE plpgsql AS $$
-DECLARE
-    v_platform text;
 BEGIN
-    FOR v_platform IN SELECT platform FROM pools ORDER BY platform LOOP
-        PERFORM pg_advisory_xact_lock(platform_lock(v_platform));
-    END LOOP;
+    PERFORM lock_platforms();
     WITH held AS MATERIALIZED (
         SELECT id FROM bot_pool_slots
         WHERE engine = p_engine AND host = p_host AND held
@@ -39,9 +35,7 @@ BEGIN
         FOR NO KEY UPDATE
     )
     UPDATE bot_pool_slots s SET held = false FROM held WHERE s.id = held.id;
-    FOR v_platform IN SELECT platform FROM pools ORDER BY platform LOOP
-        RETURN QUERY SELECT * FROM serve_queue(v_platform, true);
-    END LOOP;
+    RETURN QUERY SELECT * FROM serve_queues();
 END $$;
 
 -- Note what has failed on a host (p_failure: engine, host, what, image, reason), of an image or, if that
@@ -125,11 +119,21 @@ BEGIN
 END $$;
 
 -- Where it is time to probe an unhealthy host, let one of its idle slots be taken, if none can be already,
--- and wait longer for the next time.
+-- and wait longer for the next time. A host on which a launch went well is healthy: this is for a replica
+-- that was killed before it could note that.
 CREATE OR REPLACE FUNCTION probe_hosts() RETURNS SETOF transitions LANGUAGE plpgsql AS $$
 DECLARE
     v_host hosts;
 BEGIN
+    FOR v_host IN
+        SELECT * FROM hosts h WHERE unhealthy_since IS NOT NULL AND EXISTS (
+            SELECT FROM bot_pool_slots s
+            WHERE s.engine = h.engine AND s.host = h.host AND s.launched_at > h.unhealthy_since
+        )
+        ORDER BY engine, host
+    LOOP
+        RETURN QUERY SELECT * FROM note_success(v_host.engine, v_host.host, false);
+    END LOOP;
     FOR v_host IN
         SELECT * FROM hosts WHERE probe_at <= botpool_now() AND drained_at IS NULL
         ORDER BY engine, host

@@ -73,8 +73,6 @@ END $$;
 -- the room that there is now.
 CREATE OR REPLACE FUNCTION report_hosts(p_engine text, p_hosts jsonb) RETURNS SETOF transitions
     LANGUAGE plpgsql AS $$
-DECLARE
-    v_platform text;
 BEGIN
     INSERT INTO hosts AS h (engine, host, capacity, open)
     SELECT p_engine, told.host, told.capacity, told.open
@@ -84,9 +82,8 @@ BEGIN
     WHERE (h.capacity, h.open) IS DISTINCT FROM (excluded.capacity, excluded.open);
     IF NOT FOUND THEN RETURN; END IF;
 
-    FOR v_platform IN SELECT platform FROM pools ORDER BY platform LOOP
-        RETURN QUERY SELECT * FROM assign_waiting(v_platform);
-    END LOOP;
+    PERFORM lock_platforms();
+    RETURN QUERY SELECT * FROM serve_queues();
 END $$;
 
 -- Let a host get no new work (p_drain), or get it again. Its bots stay, and its idle slots get no further

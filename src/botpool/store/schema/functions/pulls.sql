@@ -1,4 +1,131 @@
--- Pulls: images on their way to hosts.
+-- Pulls: images on their way to hosts. What is locked first, and why these are functions: queue.sql.
+
+-- The pool whose image no bot has asked for yet on a host, and that is to be brought there next; none while
+-- the host gets no new work, or another image is on its way there. What has failed is tried again in
+-- p_again ms, and later and later. The caller holds the host's lock.
+CREATE OR REPLACE FUNCTION next_image(p_engine text, p_host text, p_again integer) RETURNS pools
+    LANGUAGE sql AS $$
+    SELECT pool FROM pools pool
+    LEFT JOIN image_pulls p
+        ON p.engine = pool.engine AND p.host = p_host AND p.image = pool.image
+    WHERE pool.engine = p_engine AND pool.image IS NOT NULL
+        AND (
+            p.image IS NULL
+            OR p.status = 'pulling'
+            OR (
+                p.status = 'failed'
+                AND p.finished_at + p_again * least(2 ^ (p.attempts - 1), 60)
+                    * interval '1 millisecond' <= botpool_now()
+            )
+        )
+        AND EXISTS (
+            SELECT FROM hosts h WHERE h.engine = p_engine AND h.host = p_host
+                AND h.open AND h.drained_at IS NULL AND h.unhealthy_since IS NULL
+        )
+        AND NOT EXISTS (
+            SELECT FROM image_pulls other WHERE other.engine = p_engine AND other.host = p_host
+                AND other.status = 'pulling' AND other.reserved_until > botpool_now()
+        )
+    ORDER BY p.attempts NULLS FIRST, pool.platform
+    LIMIT 1
+$$;
+
+-- Reserve the pull of an image to a host for p_ttl ms, if it isn't there and no other replica pulls it; for
+-- the start of a slot under a lease, where that brings it. Its error stays that of the last attempt.
+-- Returns the row if it is reserved now.
+CREATE OR REPLACE FUNCTION take_pull(
+    p_engine text, p_host text, p_image text, p_owner text, p_ttl integer,
+    p_slot_id bigint, p_lease bigint
+) RETURNS SETOF image_pulls LANGUAGE sql AS $$
+    INSERT INTO image_pulls (
+        engine, host, image, status, reserved_by, reserved_until, started_at, slot_id, lease
+    )
+    VALUES (
+        p_engine, p_host, p_image, 'pulling', p_owner,
+        botpool_now() + p_ttl * interval '1 millisecond', botpool_now(), p_slot_id, p_lease
+    )
+    ON CONFLICT (engine, host, image) DO UPDATE
+    SET status = 'pulling', reserved_by = excluded.reserved_by,
+        reserved_until = excluded.reserved_until, started_at = excluded.started_at,
+        finished_at = NULL, retry_at = NULL, current_bytes = 0, total_bytes = 0,
+        attempts = image_pulls.attempts + 1, slot_id = excluded.slot_id, lease = excluded.lease
+    WHERE (image_pulls.status = 'failed' AND image_pulls.retry_at <= botpool_now())
+        OR (image_pulls.status = 'pulling' AND image_pulls.reserved_until <= botpool_now())
+    RETURNING *
+$$;
+
+-- Reserve the pull of the next image that no bot has asked for yet on a host. Returns it, if there is one.
+CREATE OR REPLACE FUNCTION take_pull_ahead(
+    p_engine text, p_host text, p_owner text, p_ttl integer, p_again integer
+) RETURNS SETOF image_pulls LANGUAGE plpgsql AS $$
+DECLARE
+    v_pool pools;
+BEGIN
+    PERFORM pg_advisory_xact_lock(host_lock(p_engine, p_host));
+    v_pool := next_image(p_engine, p_host, p_again);
+    IF v_pool.platform IS NOT NULL THEN
+        RETURN QUERY SELECT * FROM
+            take_pull(p_engine, p_host, v_pool.image, p_owner, p_ttl, NULL, NULL);
+    END IF;
+END $$;
+
+-- The same where only a start brings an image: let an idle slot of the host, or a new one if there is room,
+-- be started without a bot. It is releasing, under a new lease, until it is proved stopped again. Not while
+-- a bot is being launched on the host, or waits: its start brings the image, too.
+CREATE OR REPLACE FUNCTION start_ahead(
+    p_engine text, p_host text, p_limit integer, p_again integer
+) RETURNS SETOF transitions LANGUAGE plpgsql AS $$
+DECLARE
+    v_pool pools;
+    v_slot bot_pool_slots;
+    v_step transitions;
+BEGIN
+    PERFORM pg_advisory_xact_lock(host_lock(p_engine, p_host));
+    v_pool := next_image(p_engine, p_host, p_again);
+    IF v_pool.platform IS NULL OR EXISTS (
+        SELECT FROM bot_pool_slots
+        WHERE engine = p_engine AND host = p_host AND status = 'deploying'
+    ) THEN
+        RETURN;
+    END IF;
+    PERFORM pg_advisory_xact_lock(platform_lock(v_pool.platform));
+    IF a_bot_waits(v_pool.platform, botpool_now()) THEN RETURN; END IF;
+
+    SELECT * INTO v_slot FROM bot_pool_slots
+    WHERE engine = p_engine AND host = p_host AND image = v_pool.image
+        AND status = 'idle' AND NOT held AND NOT draining
+    ORDER BY last_used_at, id
+    LIMIT 1
+    FOR NO KEY UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
+        PERFORM pg_advisory_xact_lock(room_lock(p_engine));
+        SELECT * INTO v_pool FROM pools WHERE platform = v_pool.platform AND size < max_size;
+        IF NOT FOUND OR NOT EXISTS (
+            SELECT FROM open_hosts(p_engine) WHERE host = p_host AND (room IS NULL OR room > 0)
+        ) THEN
+            RETURN;
+        END IF;
+        FOR v_step IN
+            SELECT * FROM add_slots(v_pool, new_slots(v_pool, ARRAY[p_host]), 'made to bring the image')
+        LOOP
+            RETURN NEXT v_step;
+            SELECT * INTO v_slot FROM bot_pool_slots WHERE id = v_step.slot_id;
+        END LOOP;
+    ELSE
+        UPDATE bot_pool_slots
+        SET status = 'releasing', lease = lease + 1, deployment_ref = NULL, deployment_status = NULL
+        WHERE id = v_slot.id
+        RETURNING * INTO v_slot;
+        RETURN QUERY SELECT * FROM record_step(
+            'slot', 'idle', 'releasing', v_slot, NULL, 'started without a bot, to bring the image',
+            '{}', botpool_now()
+        );
+    END IF;
+    PERFORM take_pull(
+        p_engine, p_host, v_pool.image, 'start of ' || v_slot.slot_name, p_limit,
+        v_slot.id, v_slot.lease
+    );
+END $$;
 
 -- End the pulls on a host that starts were to bring, and that are over: the image is there once its
 -- slot is busy, and another slot may try once the slot is proved stopped, or serves another. Returns

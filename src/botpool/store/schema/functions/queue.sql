@@ -124,24 +124,56 @@ BEGIN
     END LOOP;
 END $$;
 
--- Give what is free to those who wait. Every change that frees a slot does so itself; this is for
--- what no change tells of, such as one that was killed after it had passed over a locked entry.
+-- Take the locks of all platforms: room on a host is for every platform.
+CREATE OR REPLACE FUNCTION lock_platforms() RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    v_platform text;
+BEGIN
+    FOR v_platform IN SELECT platform FROM pools ORDER BY platform LOOP
+        PERFORM pg_advisory_xact_lock(platform_lock(v_platform));
+    END LOOP;
+END $$;
+
+-- Give what is free to those who wait, of every platform: first to the one whose bots wait longest. The
+-- caller holds the locks of all platforms.
+CREATE OR REPLACE FUNCTION serve_queues() RETURNS SETOF transitions LANGUAGE plpgsql AS $$
+DECLARE
+    v_platform text;
+BEGIN
+    FOR v_platform IN
+        SELECT platform FROM pools, LATERAL (
+            SELECT queued_at FROM bot_pool_queue q
+            WHERE q.platform = pools.platform AND timeout_at > botpool_now()
+            ORDER BY priority, queued_at, bot_id
+            LIMIT 1
+        ) first
+        ORDER BY queued_at, platform
+    LOOP
+        RETURN QUERY SELECT * FROM serve_queue(v_platform, true);
+    END LOOP;
+END $$;
+
+-- Give what is free to those who wait, and make the slots that are kept warm. Every change that frees a
+-- slot serves the queue itself; this is for what no change tells of, such as one that was killed after it
+-- had passed over a locked entry.
 CREATE OR REPLACE FUNCTION assign_waiting(p_platform text) RETURNS SETOF transitions
     LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM pg_advisory_xact_lock(platform_lock(p_platform));
     RETURN QUERY SELECT * FROM serve_queue(p_platform, true);
+    RETURN QUERY SELECT * FROM keep_warm(p_platform);
 END $$;
 
--- Say how far the pool of a platform may grow, and what its new slots are made of. Those who wait may
--- have room now.
+-- Say how far the pool of a platform may grow, how many of its slots are kept warm, and what new ones are
+-- made of. Those who wait may have room now.
 CREATE OR REPLACE FUNCTION set_pool(
-    p_platform text, p_max_size integer, p_engine text, p_image text
+    p_platform text, p_max_size integer, p_warm integer, p_engine text, p_image text
 ) RETURNS SETOF transitions LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM pg_advisory_xact_lock(platform_lock(p_platform));
-    INSERT INTO pools (platform, max_size, engine, image)
-    VALUES (p_platform, p_max_size, p_engine, p_image)
-    ON CONFLICT (platform) DO UPDATE SET max_size = p_max_size, engine = p_engine, image = p_image;
+    INSERT INTO pools (platform, max_size, warm, engine, image)
+    VALUES (p_platform, p_max_size, p_warm, p_engine, p_image)
+    ON CONFLICT (platform) DO UPDATE
+    SET max_size = p_max_size, warm = p_warm, engine = p_engine, image = p_image;
     RETURN QUERY SELECT * FROM serve_queue(p_platform, true);
 END $$;

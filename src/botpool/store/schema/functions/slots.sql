@@ -16,7 +16,9 @@ BEGIN
     IF TG_OP = 'UPDATE' THEN
         IF NEW.lease <> OLD.lease THEN NEW.deployment_started_at := NULL; END IF;
         IF NEW.assigned_bot_id IS NULL THEN
-            NEW.last_bot_id := coalesce(OLD.assigned_bot_id, OLD.last_bot_id);
+            NEW.last_bot_id := CASE
+                WHEN NEW.lease = OLD.lease THEN coalesce(OLD.assigned_bot_id, OLD.last_bot_id)
+            END;
         END IF;
         IF NEW.status = 'busy' THEN NEW.launched_at := botpool_now(); END IF;
         IF OLD.assigned_bot_id IS NOT NULL AND NEW.assigned_bot_id IS NULL
@@ -29,7 +31,9 @@ BEGIN
                 NEW.failed_launches := 0;
                 NEW.failing_since := NULL;
                 NEW.remakes := 0;
-            ELSIF NEW.status = 'error' AND OLD.container_ref IS NOT NULL THEN
+            ELSIF NEW.status = 'error' AND OLD.container_ref IS NOT NULL
+                AND OLD.deployment_started_at IS NOT NULL
+            THEN
                 NEW.failed_launches := OLD.failed_launches + 1;
                 NEW.failing_since := coalesce(OLD.failing_since, botpool_now());
             END IF;
@@ -114,19 +118,37 @@ BEGIN
     END LOOP;
 END $$;
 
+-- New slots of a pool, one on each of p_hosts, with the first names that are free. A new slot has an id, a
+-- name, a host, lease 0 and no status; it is not in the table yet. The caller holds the platform's lock.
+CREATE OR REPLACE FUNCTION new_slots(p_pool pools, p_hosts text[]) RETURNS bot_pool_slots[]
+    LANGUAGE plpgsql AS $$
+DECLARE
+    v_slot bot_pool_slots;
+    v_slots bot_pool_slots[] := '{}';
+BEGIN
+    FOR v_slot.number, v_slot.host IN
+        SELECT n, h FROM ROWS FROM (
+            free_numbers(p_pool.platform, p_pool.size, cardinality(p_hosts)), unnest(p_hosts)
+        ) AS new (n, h)
+    LOOP
+        v_slot.id := nextval('bot_pool_slots_id_seq');
+        v_slot.slot_name := slot_name(p_pool.platform, v_slot.number);
+        v_slot.lease := 0;
+        v_slots := v_slots || v_slot;
+    END LOOP;
+    RETURN v_slots;
+END $$;
+
 -- The slots that bots of this platform can have now, at most p_wanted: idle ones, on the hosts on which
 -- the fewest bots run and the least recently used first; then, where the pool may grow and a host has
--- room, new ones with the first names that are free. A new one has an id, a name, a host, lease 0 and no
--- status; it is not in the table yet. To grow, the caller holds the platform's lock. p_avoid is a host
--- that is only taken where there is nothing else: where the pool can grow elsewhere, it grows.
+-- room, new ones, which are not in the table yet. To grow, the caller holds the platform's lock. p_avoid
+-- is a host that is only taken where there is nothing else: where the pool can grow elsewhere, it grows.
 CREATE OR REPLACE FUNCTION take_slots(
     p_platform text, p_wanted integer, p_grow boolean, p_avoid text DEFAULT NULL
 ) RETURNS bot_pool_slots[] LANGUAGE plpgsql AS $$
 DECLARE
     v_slots bot_pool_slots[] := idle_slots(p_platform, p_wanted, p_avoid);
-    v_slot bot_pool_slots;
     v_pool pools;
-    v_hosts text[];
 BEGIN
     IF cardinality(v_slots) = p_wanted OR (NOT p_grow AND p_avoid IS NULL) THEN
         RETURN v_slots;
@@ -147,21 +169,11 @@ BEGIN
     END IF;
 
     IF v_pool.size < v_pool.max_size THEN
-        v_hosts := choose_hosts(
+        v_slots := v_slots || new_slots(v_pool, choose_hosts(
             v_pool.engine,
             least(p_wanted - cardinality(v_slots), v_pool.max_size - v_pool.size),
             p_avoid
-        );
-        FOR v_slot.number, v_slot.host IN
-            SELECT n, h FROM ROWS FROM (
-                free_numbers(p_platform, v_pool.size, cardinality(v_hosts)), unnest(v_hosts)
-            ) AS new (n, h)
-        LOOP
-            v_slot.id := nextval('bot_pool_slots_id_seq');
-            v_slot.slot_name := slot_name(p_platform, v_slot.number);
-            v_slot.lease := 0;
-            v_slots := v_slots || v_slot;
-        END LOOP;
+        ));
     END IF;
     IF cardinality(v_slots) = p_wanted THEN RETURN v_slots; END IF;
 
@@ -318,7 +330,10 @@ BEGIN
     SELECT
         v_now, 'slot', platform, p_from, 'idle', id, slot_name, container_ref, lease,
         last_bot_id, (SELECT b.correlation_id FROM bots b WHERE b.id = last_bot_id), p_reason,
-        jsonb_build_object('occupiedMs', milliseconds(v_now - last_assigned_at))
+        CASE
+            WHEN last_bot_id IS NULL THEN '{}'
+            ELSE jsonb_build_object('occupiedMs', milliseconds(v_now - last_assigned_at))
+        END
     FROM made_idle
     RETURNING *;
 
@@ -327,14 +342,14 @@ BEGIN
     END LOOP;
 END $$;
 
--- Delete a slot that is in error, or that is drained and has no bot. Its name is free, and those who
--- wait may have a new slot for it.
+-- Delete a slot that is in error, or that is drained and has no bot. Its name and its room are free, and
+-- those who wait, of any platform, may have a new slot for it.
 CREATE OR REPLACE FUNCTION delete_slot(p_slot_id bigint, p_lease bigint, p_reason text)
     RETURNS SETOF transitions LANGUAGE plpgsql AS $$
 DECLARE
     v_slot bot_pool_slots;
 BEGIN
-    PERFORM pg_advisory_xact_lock(platform_lock(platform)) FROM bot_pool_slots WHERE id = p_slot_id;
+    PERFORM lock_platforms();
     DELETE FROM bot_pool_slots
     WHERE id = p_slot_id AND lease = p_lease
         AND (status = 'error' OR (draining AND status IN ('idle', 'releasing')))
@@ -345,7 +360,7 @@ BEGIN
         'slot', v_slot.status, NULL, v_slot, NULL, p_reason,
         jsonb_build_object('recoveryAttempts', v_slot.recovery_attempts), botpool_now()
     );
-    RETURN QUERY SELECT * FROM serve_queue(v_slot.platform, true);
+    RETURN QUERY SELECT * FROM serve_queues();
 END $$;
 
 -- Let a slot get no further bot. One that is idle is deleted at once; others when they are free.
@@ -354,9 +369,53 @@ CREATE OR REPLACE FUNCTION drain_slot(p_slot_id bigint, p_reason text)
 DECLARE
     v_slot bot_pool_slots;
 BEGIN
-    PERFORM pg_advisory_xact_lock(platform_lock(platform)) FROM bot_pool_slots WHERE id = p_slot_id;
+    PERFORM lock_platforms();
     UPDATE bot_pool_slots SET draining = true WHERE id = p_slot_id RETURNING * INTO v_slot;
     IF v_slot.status = 'idle' THEN
         RETURN QUERY SELECT * FROM delete_slot(v_slot.id, v_slot.lease, p_reason);
+    END IF;
+END $$;
+
+-- Put slots that new_slots gave into the table without a bot: each is releasing until its container is made
+-- and proved stopped, then idle.
+CREATE OR REPLACE FUNCTION add_slots(p_pool pools, p_slots bot_pool_slots[], p_reason text)
+    RETURNS SETOF transitions LANGUAGE plpgsql AS $$
+DECLARE
+    v_now timestamptz := botpool_now();
+BEGIN
+    RETURN QUERY
+    WITH added AS (
+        INSERT INTO bot_pool_slots (
+            id, platform, number, slot_name, engine, host, image,
+            status, lease, last_used_at, last_assigned_at, created_at
+        )
+        SELECT
+            id, p_pool.platform, number, slot_name, p_pool.engine, host, p_pool.image,
+            'releasing', lease, v_now, v_now, v_now
+        FROM unnest(p_slots)
+        ORDER BY number
+        RETURNING *
+    )
+    INSERT INTO transitions (at, machine, platform, to_status, slot_id, slot_name, lease, reason)
+    SELECT v_now, 'slot', platform, status, id, slot_name, lease, p_reason FROM added ORDER BY number
+    RETURNING *;
+END $$;
+
+-- Make slots without a bot until as many are idle, or soon will be, as are to be kept warm; as far as the
+-- pool may grow and hosts have room, spread over them. The caller holds the platform's lock.
+CREATE OR REPLACE FUNCTION keep_warm(p_platform text) RETURNS SETOF transitions LANGUAGE plpgsql AS $$
+DECLARE
+    v_pool pools;
+    v_wanted integer;
+BEGIN
+    SELECT * INTO v_pool FROM pools WHERE platform = p_platform AND warm > 0 AND size < max_size;
+    IF NOT FOUND OR a_bot_waits(p_platform, botpool_now()) THEN RETURN; END IF;
+    SELECT least(v_pool.warm - count(*), v_pool.max_size - v_pool.size) INTO v_wanted
+    FROM bot_pool_slots
+    WHERE platform = p_platform AND status IN ('idle', 'releasing') AND NOT held AND NOT draining;
+    IF v_wanted > 0 THEN
+        RETURN QUERY SELECT * FROM add_slots(
+            v_pool, new_slots(v_pool, choose_hosts(v_pool.engine, v_wanted, NULL)), 'kept warm'
+        );
     END IF;
 END $$;

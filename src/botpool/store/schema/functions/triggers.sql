@@ -15,6 +15,7 @@ CREATE OR REPLACE TRIGGER bot_pool_slots_lease BEFORE UPDATE ON bot_pool_slots
         NEW.lease <> OLD.lease + CASE
             WHEN NEW.assigned_bot_id IS DISTINCT FROM OLD.assigned_bot_id
                 AND NEW.assigned_bot_id IS NOT NULL THEN 1
+            WHEN OLD.status = 'idle' AND NEW.status = 'releasing' THEN 1
             ELSE 0
         END
     )

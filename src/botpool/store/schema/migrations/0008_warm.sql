@@ -9,3 +9,14 @@ ALTER TABLE bot_pool_slots
     -- How often its container was made anew for that, since a bot was last heard in one of them.
     ADD COLUMN remakes         integer NOT NULL DEFAULT 0 CHECK (remakes >= 0),
     ADD CONSTRAINT slot_failing CHECK ((failed_launches > 0) = (failing_since IS NOT NULL));
+
+-- Slots are kept warm, too.
+DROP FUNCTION IF EXISTS set_pool(text, integer, text, text);
+
+-- What a pull failed with is told until it has succeeded, not only until it is tried again.
+ALTER TABLE image_pulls
+    DROP CONSTRAINT pull_failed,
+    ADD CONSTRAINT pull_failed CHECK (
+        (status <> 'failed' OR error IS NOT NULL) AND (status <> 'present' OR error IS NULL)
+        AND (status = 'failed') = (retry_at IS NOT NULL)
+    );

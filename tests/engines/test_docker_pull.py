@@ -112,6 +112,16 @@ async def test_an_image_that_is_nowhere_is_refused(engine: DockerEngine, store: 
             await engine.pull("a", image, print)
 
 
+async def test_podman_refuses_an_image_that_is_nowhere_and_waits_for_a_registry(
+    podman: Daemon, store: Registry
+) -> None:
+    async with opened(podman) as engine:
+        with pytest.raises(EngineRefused, match="unknown"):
+            await engine.pull("a", f"{store.address}/missing:1", print)
+        with pytest.raises(EngineUnavailable):
+            await engine.pull("a", "127.0.0.1:1/bot:1", print)
+
+
 async def test_a_registry_that_is_down_is_no_refusal(engine: DockerEngine) -> None:
     with pytest.raises(EngineUnavailable):
         await engine.pull("a", "127.0.0.1:1/bot:1", print)
@@ -141,8 +151,7 @@ async def test_a_private_registry_wants_the_credentials_of_docker(
     engine: DockerEngine, docker: Daemon, folder: Path, docker_config: Path, private_store: Registry
 ) -> None:
     image = await pushed(docker, folder, private_store, private=True)
-    # Docker itself can't tell this from an outage of a registry that wants a password.
-    with pytest.raises(EngineError):
+    with pytest.raises(EngineRefused, match="no basic auth credentials"):
         await engine.pull("a", image, print)
     log_in(docker_config, auths={private_store.address: {"auth": WRONG_AUTH}})
     with pytest.raises(EngineRefused) as raised:
@@ -157,7 +166,7 @@ async def test_podman_takes_the_credentials_of_docker(
 ) -> None:
     image = await pushed(docker, folder, private_store, private=True)
     async with opened(podman) as engine:
-        with pytest.raises(EngineError):
+        with pytest.raises(EngineRefused, match="unauthorized"):
             await engine.pull("a", image, print)
         log_in(docker_config, auths={private_store.address: {"auth": AUTH}})
         assert await engine.pull("a", image, print)

@@ -113,6 +113,7 @@ HOT: dict[str, tuple[Any, ...]] = {
             "reason": "broken",
             "details": {},
             "counts": True,
+            "elsewhere": False,
         },
         list(BOT_RELAUNCHABLE),
         2,

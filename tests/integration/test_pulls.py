@@ -128,7 +128,7 @@ async def test_an_image_that_nobody_can_have_fails_them_one_after_the_other(
             await works.create()
         await works.reconciler.run_once()
         assert await statuses(works) == [BotStatus.FATAL] * 3
-        assert works.engine.counts["pull"] == 6  # two launches each
+        assert works.engine.counts["pull"] == 3  # there is no other host
         assert works.engine.most_pulls["a", IMAGE] == 1
 
 
@@ -221,3 +221,45 @@ async def test_a_replica_that_shuts_down_hands_its_pull_over_at_once(database: D
         verdict.set_result(None)
         await work
         assert await statuses(works) == [BotStatus.JOINING_CALL]
+
+
+@pytest.mark.parametrize(("hosts", "launches"), [(("a",), 1), (("a", "b"), 2)])
+async def test_a_bot_whose_image_is_refused_ends_at_once_unless_another_host_may_have_it(
+    database: Database, hosts: tuple[str, ...], launches: int
+) -> None:
+    async with working(database, hosts=hosts) as works:
+
+        async def refuse(*_: object) -> bool:
+            raise EngineRefused("no basic auth credentials")
+
+        works.engine.pull = refuse  # type: ignore[method-assign, assignment]
+        bot = await works.launched()
+        assert (bot.status, bot.launch_attempts) == (BotStatus.FATAL, launches)
+        assert bot.failure_cause is FailureCause.IMAGE_PULL
+        assert bot.failure_reason == "the image can't be pulled: no basic auth credentials"
+
+
+async def test_why_a_pull_fails_is_told_to_those_who_wait_once_until_it_changes(
+    database: Database,
+) -> None:
+    async with working(database) as works:
+        why = "no route, after 1 s"
+
+        async def fail(*_: object) -> bool:
+            raise EngineUnavailable(why)
+
+        works.engine.pull = fail  # type: ignore[method-assign, assignment]
+        bots = [(await works.create()).bot for _ in range(2)]
+        await works.reconciler.run_once()
+        for seconds in range(2, 6):
+            why = f"no route, after {seconds} s"
+            await works.go(seconds=100)
+        why = "a full disk"
+        await works.go(seconds=100)
+        for bot in bots:
+            told = [reason for reason in await works.reasons(bot) if reason.startswith("pull ")]
+            assert told[-1].endswith(f"of {IMAGE} failed: a full disk")
+            assert len(told) <= 2
+        assert any("no route, after 1 s" in reason for reason in await works.reasons(bots[0]))
+        (pull,) = await works.store.pulls.all()
+        assert pull.error == "a full disk"

@@ -88,11 +88,15 @@ async def test_a_step_that_raises_is_logged_counted_and_tried_again_ever_later(
                 (line,) = [line for line in lines if line["event"] == "step failed"]
                 slot = await works.slot_of(bot.id)
                 assert (line["slot_name"], line["error"]) == (slot.slot_name, "a bug")
+                assert (line["bot_id"], line["correlation_id"]) == (bot.id, bot.correlation_id)
                 assert slot.due_at is not None
                 waits.append((slot.due_at - slot.read_at).total_seconds())
                 assert slot.failed_steps == len(waits)
                 await works.pass_time(seconds=waits[-1])
             assert works.reconciler.counts["failed"] == 8
+            # The bot's timeline tells of it once.
+            told = [reason for reason in await works.reasons(bot) if "a bug" in reason]
+            assert told == ["attempt 1 failed: a bug"]
             # Ever later, and soon enough for who waits.
             assert all(later > earlier * 1.2 for earlier, later in pairwise(waits[:5]))
             assert all(10 <= wait <= 20 for wait in waits[5:])

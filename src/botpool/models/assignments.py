@@ -75,6 +75,8 @@ class FailedLaunch:
     unless_heard_since: datetime | None = None
     was: SlotStatus | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
+    elsewhere: bool = False
+    """Whether only another host can do better, so that the bot ends if there is none."""
     counts: bool = True
     """Whether it counts as one of the bot's launches. A launch that never began doesn't, and its
     slot is deleted."""

@@ -261,6 +261,7 @@ async def _fail_launch(
         cause=cause,
         reason=reason,
         was=SlotStatus.DEPLOYING,
+        elsewhere=cause is FailureCause.IMAGE_PULL,
         counts=counts,
     )
     return bool(await context.pool.relaunch.fail_launch(failed))

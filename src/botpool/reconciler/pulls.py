@@ -217,11 +217,10 @@ class Pulls:
             retry_in = _RETRIES.seconds(pull.attempts, context.random) if slot else 0.0
         if error is not None:
             log.warning("pull failed", error=error, attempts=pull.attempts)
+            await tell_pull_error(context, key, pull.error, error, pull.attempts)
         context.reached(Checkpoint.PULL_DONE)
         await self.end(key, context.replica, error, retry_in)
         context.reached(Checkpoint.PULL_RECORDED)
-        if error is not None:
-            await tell_pull_error(context, key, pull.error, error, pull.attempts)
 
     async def _pull_while_ours(self, key: PullKey, *, ahead: bool) -> bool:
         """Pull, and meanwhile renew the reservation and record the progress.
@@ -281,6 +280,7 @@ class Pulls:
                     cause=FailureCause.IMAGE_PULL,
                     reason=f"the image can't be pulled: {error}",
                     was=SlotStatus.DEPLOYING,
+                    elsewhere=True,
                 )
             )
         except (StaleLease, NotFound):

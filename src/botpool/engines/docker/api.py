@@ -7,6 +7,7 @@ place that turns these into ours.
 from __future__ import annotations
 
 import os
+import re
 import ssl
 import struct
 from contextlib import contextmanager
@@ -37,6 +38,12 @@ _NO_STATUS = 0
 _ANSWER = aiohttp.ClientTimeout(total=ANSWER_SECONDS)
 # A pull may take as long as it needs. It is only given up if nothing arrives for long.
 _PULL = aiohttp.ClientTimeout(total=None, sock_connect=ANSWER_SECONDS, sock_read=600)
+
+# What a registry answers in place of an image. Neither Docker nor Podman passes on its status, but
+# both pass on its code, such as `manifest unknown`. The first one here is Docker's own.
+_REFUSED_BY_REGISTRY = re.compile(
+    r"no basic auth credentials|\b(?:unauthorized|denied|manifest unknown|name unknown): "
+)
 
 _FRAME = struct.Struct(">BxxxL")  # the head of a log's frame: which output, how many bytes
 
@@ -193,13 +200,13 @@ async def pull(
             await _follow(answer, progress)
             return
         failure = await _failure(answer)
-    if failure.status >= _SERVER_ERROR:
+    if failure.status >= _SERVER_ERROR and not _refuses(failure.message):
         # In a pull, a registry's denial looks like any server error; this call tells it apart.
         url = _url(client, f"distribution/{image}/json")
         async with client.session.get(url, headers=headers, timeout=_ANSWER) as answer:
             if answer.status in _DENIED:
                 raise DockerError(answer.status, failure.message) from failure
-    raise failure
+    raise _pull_failure(failure.status, failure.message) from failure
 
 
 async def _follow(answer: aiohttp.ClientResponse, progress: Callable[[PullProgress], None]) -> None:
@@ -207,7 +214,7 @@ async def _follow(answer: aiohttp.ClientResponse, progress: Callable[[PullProgre
     async for line in answer.content:
         event: Mapping[str, Any] = orjson.loads(line)
         if "error" in event:
-            raise DockerError(_NO_STATUS, event["error"])
+            raise _pull_failure(_NO_STATUS, event["error"])
         match event.get("progressDetail"):
             case {"current": int(current), "total": int(total)}:
                 # While a layer is unpacked, Docker counts it from 0 again.
@@ -215,6 +222,15 @@ async def _follow(answer: aiohttp.ClientResponse, progress: Callable[[PullProgre
                 layers[event["id"]] = max(layer[0], current), max(layer[1], total)
                 done, whole = zip(*layers.values(), strict=True)
                 progress(PullProgress(current=sum(done), total=sum(whole)))
+
+
+def _refuses(message: str) -> bool:
+    return _REFUSED_BY_REGISTRY.search(message) is not None
+
+
+def _pull_failure(status: int, message: str) -> DockerError:
+    """The error of a pull: a refusal, if the registry won't or can't give the image."""
+    return DockerError(NOT_FOUND if _refuses(message) else status, message)
 
 
 def _url(client: Docker, path: str) -> str:

@@ -4,9 +4,9 @@
 -- Put the bot of a slot back into the queue, at the place that its creation gave it, and on to the
 -- next free slot if there is one, on another host where there is one. Its old slot is in error. Nothing
 -- happens under an old lease, when the bot has been in its call and was not asked for to go back
--- there, when it was heard since p_failed's unless_heard_since, when its slot is not what it was, or
--- when it was launched p_max_attempts times. A launch that does not count as one was never begun: its
--- slot is deleted.
+-- there, when it was heard since p_failed's unless_heard_since, when its slot is not what it was, when
+-- only another host could do better and there is none, or when it was launched p_max_attempts times. A
+-- launch that does not count as one was never begun: its slot is deleted.
 CREATE OR REPLACE FUNCTION relaunch_bot(
     p_failed jsonb, p_relaunchable text[], p_max_attempts integer
 ) RETURNS SETOF transitions LANGUAGE plpgsql AS $$
@@ -19,7 +19,7 @@ DECLARE
 BEGIN
     SELECT * INTO v_failed FROM jsonb_to_record(p_failed) AS f (
         slot_id bigint, lease bigint, cause text, reason text, unless_heard_since timestamptz,
-        was text, details jsonb, counts boolean
+        was text, details jsonb, counts boolean, elsewhere boolean
     );
     PERFORM pg_advisory_xact_lock(platform_lock(platform)) FROM bot_pool_slots
     WHERE id = v_failed.slot_id;
@@ -35,6 +35,10 @@ BEGIN
         AND (
             NOT v_failed.counts
             OR launch_attempts < coalesce(max_launch_attempts, p_max_attempts)
+        )
+        AND (
+            NOT v_failed.elsewhere
+            OR EXISTS (SELECT FROM open_hosts(v_slot.engine) WHERE host <> v_slot.host)
         )
         AND (
             v_failed.unless_heard_since IS NULL

@@ -152,6 +152,7 @@ HOT: dict[str, tuple[Any, ...]] = {
     "pulls.take": ("process", "a", "bot:1", "me", 15_000, None, None),
     "pulls.take_ahead": ("process", "a", "me", 15_000, 60_000),
     "pulls.urgent": ("process", "a", "bot:1"),
+    "bots.wanted_container_logs": (["process/a"],),
     "hosts.has_failed": ("process", "a"),
     "hosts.note_failure": (
         {"engine": "process", "host": "a", "what": "slot 1", "image": "", "reason": "away"},
@@ -167,7 +168,14 @@ QUIET = {
     *("queue.expire", "queue.assign_waiting", "queue.place", "transitions.timeline"),
     *("reservations.renew", "reservations.give_back", "pulls.wake"),
     *("slots.set_token", "slots.of_token", "slots.of_host", "slots.without_container"),
-    *("pulls.take_ahead", "pulls.urgent", "pulls.settle", "bots.had_container", "hosts.has_failed"),
+    *(
+        "bots.wanted_container_logs",
+        "pulls.take_ahead",
+        "pulls.urgent",
+        "pulls.settle",
+        "bots.had_container",
+        "hosts.has_failed",
+    ),
 }
 
 

@@ -173,9 +173,11 @@ async def timeline(bot_id: int, caller: TheCaller, store: TheStore) -> Timeline:
 
 
 @router.get("/{bot_id}/logs", responses=documented(BotNotFound))
-async def logs(bot_id: int, caller: TheCaller, store: TheStore) -> Logs:
-    """The log lines that a bot sent, and the output of its containers."""
-    await visible(store, caller, bot_id)
+async def logs(bot_id: int, caller: TheCaller, store: TheStore, pool: ThePool) -> Logs:
+    """The log lines that a bot sent, and the output of its containers, while they run, too."""
+    bot = await visible(store, caller, bot_id)
+    if bot.ended_at is None:
+        await pool.container_logs.refresh(bot_id)
     return Logs(
         lines=[
             LogLineOut(at=line.at, level=line.level, line=line.line)

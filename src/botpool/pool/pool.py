@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from botpool.pool.assignments import Assignments
+from botpool.pool.container_logs import ContainerLogs
 from botpool.pool.creation import Creation
 from botpool.pool.hosts import Hosts
 from botpool.pool.lease_check import LeaseCheck
@@ -37,6 +38,7 @@ class Pool:
         self.assignments = Assignments(store, settings, publisher, leases)
         self.relaunch = Relaunch(store, settings, publisher, self.assignments)
         self.slots = Slots(store, publisher, leases)
+        self.container_logs = ContainerLogs(store, publisher)
         self.hosts = Hosts(store, settings, publisher)
         self.listening = Listening(store, settings)
         self.retention = Retention(store, settings)

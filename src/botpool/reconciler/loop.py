@@ -29,6 +29,7 @@ from botpool.errors import (
 from botpool.models.replicas import new_replica_name
 from botpool.reconciler.checkpoints import go_on
 from botpool.reconciler.compare import CompareCounts, compare
+from botpool.reconciler.container_logs import read_wanted
 from botpool.reconciler.context import NOW, Context
 from botpool.reconciler.decisions import Decision, Outcome
 from botpool.reconciler.deploy import deploy
@@ -40,7 +41,7 @@ from botpool.reconciler.reservations import Reservations
 from botpool.reconciler.shown_status import ShownStatus
 from botpool.reconciler.telling import bot_in_log, tell_step_error, worded
 from botpool.states import SLOT_NEEDS_WORK, Platform, SlotStatus
-from botpool.store.installation import WORK
+from botpool.store.installation import LOGS, WORK
 from botpool.store.postgres.listening import listening
 from botpool.tasks.backoff import Backoff
 from botpool.tasks.loop import Loop
@@ -62,6 +63,8 @@ _MOST_STEPS_IN_A_ROW = 50
 _SHUTDOWN_SECONDS = 5.0
 _STEP_BACKOFF = Backoff(0.5, 15.0)
 _PRUNE_EVERY_MS = 3_600_000
+_READ_LOGS_SECONDS = 60.0
+"""Whoever wants a container's output announces it, so this is only a safety net."""
 
 
 class Reconciler:
@@ -239,6 +242,7 @@ class Reconciler:
                 ),
             ]
             beside = [asyncio.create_task(every(each_ms, what)) for each_ms, what in rounds]
+            beside.append(asyncio.create_task(self._read_logs(database)))
             try:
                 await self._loop.run()
             finally:
@@ -246,6 +250,23 @@ class Reconciler:
                 for task in beside:
                     task.cancel()
                 await asyncio.gather(*beside, return_exceptions=True)
+
+    async def _read_logs(self, database: Database) -> None:
+        """Read what running containers wrote, whenever somebody wants it."""
+        reading = Loop(
+            self.read_logs_once,
+            poll_seconds=_READ_LOGS_SECONDS,
+            failed="can't read what containers wrote",
+        )
+        async with listening(database, LOGS, reading.wake):
+            await reading.run()
+
+    async def read_logs_once(self) -> float:
+        """Read the output of running containers that somebody wants.
+
+        Returns in how many seconds to look again.
+        """
+        return NOW if await read_wanted(self._context) else _READ_LOGS_SECONDS
 
     def stop(self) -> None:
         """Make `run` return."""

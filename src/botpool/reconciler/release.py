@@ -17,8 +17,8 @@ from botpool.errors import (
     EngineUnavailable,
 )
 from botpool.models.assignments import Ending
-from botpool.models.storable import storable
 from botpool.reconciler.checkpoints import Checkpoint
+from botpool.reconciler.container_logs import keep_last
 from botpool.reconciler.containers import create_if_image
 from botpool.reconciler.context import NOW, container_of
 from botpool.reconciler.warming import bring_image
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("botpool")
 
-_KEPT_LINES = 1000
 _MOST_FAILED_STEPS = 8
 """About a minute."""
 _MOST_FAILED_LAUNCHES = 2
@@ -196,7 +195,7 @@ async def _stop_and_clean(context: Context, slot: Slot, *, retired: bool) -> boo
         return True
     engine = context.engine(slot)
     if not engine.traits.keeps_logs:
-        await _keep_logs(context, slot, container)
+        await keep_last(context, slot, container)
     await context.confirm(slot)
     await engine.stop(container, context.settings.stop_grace_ms / 1000)
     context.reached(Checkpoint.RELEASE_STOPPED)
@@ -205,7 +204,7 @@ async def _stop_and_clean(context: Context, slot: Slot, *, retired: bool) -> boo
         return False
     context.reached(Checkpoint.RELEASE_PROVED)
     if engine.traits.keeps_logs:
-        await _keep_logs(context, slot, container)
+        await keep_last(context, slot, container)
     context.reached(Checkpoint.RELEASE_LOGGED)
     if retired:
         await _remove(context, slot)
@@ -256,19 +255,3 @@ def _left_behind(slot: Slot, container: Container, error: EngineError) -> None:
         container_ref=container.ref,
         error=str(error),
     )
-
-
-async def _keep_logs(context: Context, slot: Slot, container: Container) -> None:
-    """Keep what the container wrote. If its logs can't be read, the slot doesn't wait for them."""
-    bot_id = slot.last_bot_id
-    if bot_id is None or await context.store.bots.has_container_logs(bot_id, slot.id, slot.lease):
-        return
-    try:
-        lines = await context.engine(slot).logs(container, _KEPT_LINES)
-    except EngineError as error:
-        _log.warning("logs lost", slot_name=slot.slot_name, lease=slot.lease, error=str(error))
-        return
-    kept = [storable(line) for line in lines]
-    # If the engine doesn't keep logs, an empty list is kept, too, so that we don't ask again.
-    if kept or not context.engine(slot).traits.keeps_logs:
-        await context.store.bots.keep_container_logs(bot_id, slot.id, slot.lease, kept)

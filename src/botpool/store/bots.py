@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from botpool.models.assignments import Lease, Progress
     from botpool.models.bots import Bot, BotPage, NewBot
     from botpool.models.json import Json
+    from botpool.models.slots import Slot
     from botpool.models.transitions import Transition
     from botpool.states import Platform
     from botpool.store.postgres.database import Database
@@ -129,17 +130,42 @@ class Bots:
         return [LogLine(**row) for row in await self._queries.rows("log_lines", bot_id)]
 
     async def keep_container_logs(
-        self, bot_id: int, slot_id: int, lease: int, lines: Sequence[str]
+        self,
+        bot_id: int,
+        slot_id: int,
+        lease: int,
+        lines: Sequence[str] | None,
+        *,
+        final: bool = True,
     ) -> None:
-        """Keep what a container wrote. If something is kept already, that stays."""
-        await self._queries.run("keep_container_logs", bot_id, slot_id, lease, lines)
+        """Keep what a container wrote so far, or until its end. What is `final` stays.
+
+        Without lines, because they could not be read, those that were read before stay.
+        """
+        await self._queries.run("keep_container_logs", bot_id, slot_id, lease, lines, final)
+
+    async def want_container_logs(self, bot_id: int, fresh_ms: int) -> bool:
+        """Want what a bot's container has written, unless that was read within `fresh_ms`.
+
+        Returns whether it is wanted now. It is not if the container was not started, or has ended.
+        """
+        return await self._queries.found("want_container_logs", bot_id, fresh_ms)
+
+    async def wants_container_logs(self, bot_id: int) -> bool:
+        """Whether what a bot's container has written is wanted, and not read yet."""
+        return await self._queries.found("wants_container_logs", bot_id)
+
+    async def wanted_container_logs(self, hosts: Sequence[tuple[str, str]]) -> list[Slot]:
+        """The slots on these hosts whose containers' output is wanted."""
+        names = [f"{engine}/{host}" for engine, host in hosts]
+        return await self._queries.slots("wanted_container_logs", names)
 
     async def has_container_logs(self, bot_id: int, slot_id: int, lease: int) -> bool:
-        """Whether what a container wrote under a lease is kept."""
+        """Whether what a container wrote under a lease is kept until its end."""
         return await self._queries.found("has_container_logs", bot_id, slot_id, lease)
 
     async def container_logs(self, bot_id: int) -> list[str]:
-        """What the containers of a bot wrote, as far as it was kept at their release."""
+        """What the containers of a bot wrote, as far as it was read."""
         rows = await self._queries.rows("container_logs", bot_id)
         return [line for row in rows for line in row["lines"]]
 

@@ -116,10 +116,9 @@ RETURNING id;
 
 -- name: add_events
 -- Keep what a bot tells, under its lease; beyond the newest $5 of a bot, the oldest make way. No row:
--- the lease is over.
+-- the lease is over, and its container proved stopped.
 WITH holder AS MATERIALIZED (
-    SELECT assigned_bot_id AS bot_id FROM bot_pool_slots
-    WHERE id = $1 AND lease = $2 AND assigned_bot_id IS NOT NULL
+    SELECT bot_id FROM bot_that_speaks($1, $2) AS bot_id WHERE bot_id IS NOT NULL
 ),
 added AS (
     INSERT INTO bot_events (bot_id, at, type, data)
@@ -142,10 +141,9 @@ SELECT at, type, data FROM bot_events WHERE bot_id = $1 ORDER BY id;
 
 -- name: add_log_lines
 -- Keep what a bot logs, under its lease; beyond the newest $5 of a bot, the oldest make way. No row:
--- the lease is over.
+-- the lease is over, and its container proved stopped.
 WITH holder AS MATERIALIZED (
-    SELECT assigned_bot_id AS bot_id FROM bot_pool_slots
-    WHERE id = $1 AND lease = $2 AND assigned_bot_id IS NOT NULL
+    SELECT bot_id FROM bot_that_speaks($1, $2) AS bot_id WHERE bot_id IS NOT NULL
 ),
 added AS (
     INSERT INTO bot_logs (bot_id, at, level, line)
@@ -167,14 +165,39 @@ SELECT bot_id FROM holder;
 SELECT at, level, line FROM bot_logs WHERE bot_id = $1 ORDER BY id;
 
 -- name: keep_container_logs
--- Keep what a container wrote while it served a bot, once.
-INSERT INTO container_logs (bot_id, slot_id, lease, at, lines)
-SELECT id, $2, $3, botpool_now(), $4 FROM bots WHERE id = $1
-ON CONFLICT DO NOTHING;
+-- Keep what a container wrote ($4, NULL if that can't be read) while it served a bot: so far, or, once and
+-- for all, until its end ($5).
+INSERT INTO container_logs (bot_id, slot_id, lease, at, lines, final)
+SELECT id, $2, $3, botpool_now(), coalesce($4::text[], '{}'), $5 FROM bots WHERE id = $1
+ON CONFLICT (bot_id, slot_id, lease) DO UPDATE
+SET at = excluded.at, lines = coalesce($4, container_logs.lines), final = excluded.final, wanted_at = NULL
+WHERE NOT container_logs.final;
 
 -- name: has_container_logs
--- Whether what a container wrote for a bot under a lease is kept.
-SELECT FROM container_logs WHERE bot_id = $1 AND slot_id = $2 AND lease = $3;
+-- Whether what a container wrote for a bot under a lease is kept once and for all.
+SELECT FROM container_logs WHERE bot_id = $1 AND slot_id = $2 AND lease = $3 AND final;
+
+-- name: want_container_logs
+-- Want what the container of a bot has written so far, unless that was read in the last $2 ms.
+INSERT INTO container_logs (bot_id, slot_id, lease, at, lines, final, wanted_at)
+SELECT assigned_bot_id, id, lease, botpool_now(), '{}', false, botpool_now() FROM bot_pool_slots
+WHERE assigned_bot_id = $1 AND container_ref IS NOT NULL AND deployment_started_at IS NOT NULL
+ON CONFLICT (bot_id, slot_id, lease) DO UPDATE SET wanted_at = excluded.wanted_at
+WHERE NOT container_logs.final
+    AND container_logs.at <= botpool_now() - $2 * interval '1 millisecond'
+RETURNING bot_id;
+
+-- name: wants_container_logs
+-- Whether what the container of a bot has written so far is wanted, and was not read yet.
+SELECT FROM container_logs WHERE bot_id = $1 AND wanted_at IS NOT NULL;
+
+-- name: wanted_container_logs
+-- The slots on these hosts ($1) whose containers' output is wanted, the longest wanted first.
+SELECT s.*, botpool_now() AS read_at
+FROM container_logs l JOIN bot_pool_slots s ON s.id = l.slot_id AND s.lease = l.lease
+WHERE l.wanted_at IS NOT NULL AND s.engine || '/' || s.host = ANY ($1::text[])
+ORDER BY l.wanted_at
+LIMIT 100;
 
 -- name: container_logs
 -- What the containers of a bot wrote, the oldest first.

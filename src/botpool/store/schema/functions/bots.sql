@@ -101,6 +101,17 @@ BEGIN
     );
 END $$;
 
+-- The bot whose events and log lines are kept under a lease: the one that the slot has, and the one that it
+-- had last until its container is proved stopped, for the last lines tell why. They change no state.
+CREATE OR REPLACE FUNCTION bot_that_speaks(p_slot_id bigint, p_lease bigint) RETURNS bigint
+    LANGUAGE sql STABLE AS $$
+    SELECT b.id FROM bot_pool_slots s
+    JOIN bots b ON b.id = coalesce(
+        s.assigned_bot_id, CASE WHEN s.status IN ('releasing', 'error') THEN s.last_bot_id END
+    )
+    WHERE s.id = p_slot_id AND s.lease = p_lease
+$$;
+
 -- Bots before an id, newest first, by whichever field of p_page is given. The conditions are put
 -- together anew each time, so that a correlation or a container is looked up by its index.
 CREATE OR REPLACE FUNCTION list_bots(p_page jsonb) RETURNS SETOF bots LANGUAGE plpgsql STABLE AS $$

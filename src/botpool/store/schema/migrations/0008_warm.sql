@@ -10,6 +10,12 @@ ALTER TABLE bot_pool_slots
     ADD COLUMN remakes         integer NOT NULL DEFAULT 0 CHECK (remakes >= 0),
     ADD CONSTRAINT slot_failing CHECK ((failed_launches > 0) = (failing_since IS NOT NULL));
 
+-- What a running container has written so far is read when somebody wants it; final: it has ended.
+ALTER TABLE container_logs
+    ADD COLUMN final     boolean NOT NULL DEFAULT true,
+    ADD COLUMN wanted_at timestamptz;
+CREATE INDEX container_logs_wanted ON container_logs (wanted_at) WHERE wanted_at IS NOT NULL;
+
 -- Slots are kept warm, too.
 DROP FUNCTION IF EXISTS set_pool(text, integer, text, text);
 

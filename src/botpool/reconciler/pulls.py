@@ -17,6 +17,7 @@ There, a slot is started without a bot to bring an image ahead: warming.py.
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import structlog
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("botpool")
 
 _RENEWALS = 3
+_TOLD_SECONDS = 1.0
+"""How often the progress of a pull is recorded."""
 _FINISH_SECONDS = 5.0
 _SHORTEST_RETRY_SECONDS = 0.1
 _RETRIES = Backoff(1.0, 60.0)
@@ -229,21 +232,26 @@ class Pulls:
         """
         engine, host, image = key
         settings = self._context.settings
-        progress = PullProgress(current=0, total=0)
+        now = asyncio.get_running_loop().time
+        progress, news = PullProgress(current=0, total=0), asyncio.Event()
 
         def note(new: PullProgress) -> None:
             nonlocal progress
             progress = new
+            if now() - renewed >= _TOLD_SECONDS:
+                news.set()
 
         # If this replica was paused before this, another one may have taken over.
-        renewed = await self._renew(key, progress, asyncio.get_running_loop().time())
+        renewed = await self._renew(key, progress, now())
         pulling = asyncio.create_task(self._context.engines[engine].pull(host, image, note))
+        pulling.add_done_callback(lambda _: news.set())
         try:
             async with asyncio.timeout(settings.deployment_limit_ms / 1000):
                 while not pulling.done():
-                    await asyncio.wait(
-                        {pulling}, timeout=settings.reservation_ttl_ms / 1000 / _RENEWALS
-                    )
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(settings.reservation_ttl_ms / 1000 / _RENEWALS):
+                            await news.wait()
+                    news.clear()
                     renewed = await self._renew(key, progress, renewed)
                     if ahead and not pulling.done() and await self._context.store.pulls.urgent(key):
                         raise _GaveWay

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -283,4 +284,53 @@ async def test_an_image_that_can_not_be_had_fails_its_bots_one_by_one(database_u
         assert all("deployment" in (bot.failure_reason or "") for bot in bots)
         assert site.coolify.most_pulls[site.coolify.rules.servers[0], IMAGE] <= 1
         await site.until_idle(within=1000)
+        site.check()
+
+
+@virtual
+async def test_the_image_is_on_every_server_before_the_first_bot(database_url: str) -> None:
+    rules = Rules(servers=("a", "b"), pull_seconds=300, check_seconds=5, stop_seconds=3)
+    async with coolify_site(database_url, rules) as site:
+        async with asyncio.timeout(600):
+            while {pull.status for pull in await site.store.pulls.all()} != {"present"}:
+                await asyncio.sleep(1)
+        await site.until_idle(within=60)
+        assert site.coolify.pulls == {("a", IMAGE): 1, ("b", IMAGE): 1}
+        assert site.bots.turned_away == 2
+        assert site.bots.claims == []
+        assert site.coolify.running() == []
+        for application in site.coolify.applications.values():
+            assert base64.urlsafe_b64decode(application.environment["BOT_DATA"]) == b"{}"
+        bots = await site.ask_for(2)
+        await site.until_status(bots, BotStatus.IN_CALL, within=30)
+        assert site.coolify.pulls.total() == 2
+        await site.until_ended(bots, within=200)
+        site.check()
+
+
+@virtual
+async def test_an_application_whose_deployments_always_fail_is_made_anew(
+    database_url: str,
+) -> None:
+    rules = Rules(pull_seconds=60, check_seconds=5, stop_seconds=3, delete_seconds=3)
+    async with coolify_site(database_url, rules, max_pool_size=3) as site:
+        await site.until_ended(await site.ask_for(3, stay=10), within=600)
+        await site.until_idle(within=100)
+        ruined = next(iter(site.coolify.applications))
+        site.coolify.ruined.add(ruined)
+        for _ in range(4):
+            ids = await site.ask_for(3, stay=10)
+            bots = await site.until_ended(ids, within=600)
+            assert outcomes(bots) == {(BotStatus.DONE, None): 3}  # on another slot, if need be
+            await site.until_idle(within=100)
+        failed = [
+            deployment
+            for deployment in site.coolify.deployments.values()
+            if deployment.status is DeploymentStatus.FAILED
+        ]
+        assert len(failed) == 1  # its bot waited, and must not meet it again
+        assert ruined not in site.coolify.applications
+        assert len(site.coolify.applications) == 3
+        (host,) = await site.store.hosts.all()
+        assert host.healthy
         site.check()

@@ -72,7 +72,9 @@ async def test_after_two_failed_launches_a_container_is_made_anew_where_others_s
         assert (twice.status, twice.failed_launches, twice.remakes) == (SlotStatus.IDLE, 0, 1)
         assert container(slot) not in works.engine.containers()
         told = (await works.store.transitions.of_slot(slot.id, 1000))[-2]
-        assert told.reason == ("container created again: 2 launches in a row failed on the old one")
+        assert told.reason == (
+            "container created again: launches failed on the old one, in a row: 2"
+        )
         assert told.details == {
             "oldContainerRef": slot.container_ref,
             "newContainerRef": twice.container_ref,

@@ -125,11 +125,17 @@ async def _delete(context: Context, slot: Slot, reason: str) -> None:
 
 
 async def _fails_again_and_again(context: Context, slot: Slot) -> bool:
-    """Whether launches fail on this container, and not because of its host."""
+    """Whether launches fail on this container, and not because of its host.
+
+    One is enough if its bot waits for the next slot: it must not lose another launch to this one.
+    """
+    if not slot.failed_launches:
+        return False
+    bot = await context.store.bots.find(slot.last_bot_id or 0)
+    waits = bot is not None and bot.status is BotStatus.QUEUED
     return (
-        slot.failed_launches >= _MOST_FAILED_LAUNCHES
-        and await context.store.slots.launches_elsewhere(slot)
-    )
+        waits or slot.failed_launches >= _MOST_FAILED_LAUNCHES
+    ) and await context.store.slots.launches_elsewhere(slot)
 
 
 async def _counts(context: Context, slot: Slot, error: EngineError) -> bool:

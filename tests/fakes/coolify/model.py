@@ -104,6 +104,8 @@ class Model:
         """While it does not, every deployment fails, one with the image on the server included."""
         self.unknown_images: set[str] = set()
         """Images that the registry has not, or not for us."""
+        self.ruined: set[str] = set()
+        """Applications whose deployments always fail."""
 
     def new_uuid(self) -> str:
         """As Coolify's look."""
@@ -345,6 +347,8 @@ class Model:
     def _reach(self, application: Application) -> None:
         if application.uuid not in self.applications:
             raise DeploymentFailed("The application is gone.")
+        if application.uuid in self.ruined:
+            raise DeploymentFailed("Its network can't be found.")
         if not self.servers[application.server_uuid].reachable:
             raise DeploymentFailed("Server is not functional.")
 

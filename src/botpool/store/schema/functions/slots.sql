@@ -35,7 +35,7 @@ BEGIN
                 AND OLD.deployment_started_at IS NOT NULL
             THEN
                 NEW.failed_launches := OLD.failed_launches + 1;
-                NEW.failing_since := coalesce(OLD.failing_since, botpool_now());
+                NEW.failing_since := coalesce(OLD.failing_since, OLD.deployment_started_at);
             END IF;
         END IF;
     END IF;

@@ -3,7 +3,7 @@
 ALTER TABLE bot_pool_slots
     -- When it was last busy: a launch went well.
     ADD COLUMN launched_at     timestamptz,
-    -- How many launches in a row have failed on its present container, and since when.
+    -- How many launches in a row have failed on its present container, and when the first of them began.
     ADD COLUMN failed_launches integer NOT NULL DEFAULT 0 CHECK (failed_launches >= 0),
     ADD COLUMN failing_since   timestamptz,
     -- How often its container was made anew for that, since a bot was last heard in one of them.

@@ -150,6 +150,20 @@ MUTANTS = (
         "tests/engines/test_coolify.py",
     ),
     Mutant(
+        2,
+        f"{SCHEMA}/functions/bots.sql",
+        "CASE WHEN s.status IN ('releasing', 'error') THEN s.last_bot_id END",
+        "s.last_bot_id",
+        "tests/integration/test_last_lines.py",
+    ),
+    Mutant(
+        6,
+        f"{SCHEMA}/functions/pulls.sql",
+        "AND other.status = 'pulling' AND other.reserved_until > botpool_now()",
+        "AND false",
+        "tests/integration/test_pull_ahead.py",
+    ),
+    Mutant(
         6,
         f"{SCHEMA}/functions/pulls.sql",
         "image_pulls.status = 'pulling' AND image_pulls.reserved_until <= botpool_now()",

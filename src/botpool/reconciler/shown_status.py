@@ -33,7 +33,8 @@ def description(slot: Slot) -> str:
             room = _LONGEST - len(f"[ERROR]  - {time}")
             text = f"{reason[:room]} - {time}"
         case _:
-            text = f"Bot #{slot.assigned_bot_id or slot.last_bot_id} - {time}"
+            bot_id = slot.assigned_bot_id or slot.last_bot_id
+            text = f"{'No bot' if bot_id is None else f'Bot #{bot_id}'} - {time}"
     return f"[{slot.status.upper()}] {text}"
 
 

@@ -16,7 +16,7 @@ from botpool.errors import ContainerMissing, EngineError, EngineRefused, ImageMi
 from testbed.docker import BOT, BOT_IMAGE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import AsyncIterator, Callable, Mapping
 
     from botpool.engines.base import Engine
 
@@ -84,11 +84,13 @@ class Stand:
 
 
 @pytest.fixture(scope="session")
-def process_engine(tmp_path_factory: pytest.TempPathFactory) -> ProcessEngine:
+async def process_engine(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ProcessEngine]:
     folder = tmp_path_factory.mktemp("process")
     script = folder / "bot"
     script.write_text(BOT.replace("/left-behind", "left-behind"))
-    return ProcessEngine(folder / "slots", ["/bin/sh", str(script)])
+    engine = ProcessEngine(folder / "slots", ["/bin/sh", str(script)])
+    yield engine
+    await engine.close()
 
 
 @pytest.fixture(scope="session")

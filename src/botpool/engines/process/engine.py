@@ -3,30 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import secrets
-import shutil
 import signal
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-from botpool.engines.base import Container, ListedContainer, Traits
+from botpool.engines.base import (
+    Container,
+    ContainerState,
+    ListedContainer,
+    Observation,
+    Traits,
+)
 from botpool.engines.process.folder import Folder
-from botpool.engines.process.tree import alive, send_signal
-from botpool.errors import EngineUnavailable
+from botpool.engines.process.spawner import Spawner
+from botpool.engines.process.tree import alive, kill, send_signal
+from botpool.errors import EngineRefused, EngineUnavailable
 from botpool.tasks.finish import finish
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from botpool.engines.base import ContainerSpec, Observation, PullProgress
+    import psutil
+
+    from botpool.engines.base import ContainerSpec, PullProgress
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
-_START_SECONDS = 0.001
 _LOOK_SECONDS = 0.02
 _KILL_SECONDS = 5.0
 _LEFTOVER_SECONDS = 600.0
@@ -41,7 +47,7 @@ class ProcessEngine:
     def __init__(self, folder: Path, command: Sequence[str]) -> None:
         self._folder = folder
         self._command = tuple(command)
-        self._children: set[int] = set()
+        self._spawner = Spawner()
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._host = _host_name(folder)
 
@@ -69,17 +75,10 @@ class ProcessEngine:
     async def start(self, container: Container, environment: Mapping[str, str]) -> str:
         """Start the command in the folder, without botpool's own environment."""
         folder = self._at(container)
-        child = await _blocking(folder.start, self._command, environment)
-        if child is not None:
-            self._children.add(child)
-            while folder.leader() and not folder.started():  # noqa: ASYNC110 - it is a file
-                await asyncio.sleep(_START_SECONDS)
-        leader = folder.leader()
-        return "ended" if leader is None else str(leader.pid)
+        return str(await _blocking(folder.start, self._spawner, self._command, environment))
 
     async def observe(self, container: Container, deployment: str | None = None) -> Observation:
-        """Look at the leading process, and at processes that it left behind."""
-        self._reap()
+        """Look at the supervisor, and at processes that the bot left behind."""
         return await _blocking(self._at(container).observe)
 
     async def stop(self, container: Container, grace_seconds: float) -> None:
@@ -88,19 +87,24 @@ class ProcessEngine:
         loop = asyncio.get_running_loop()
         forced_at = loop.time() + grace_seconds
         given_up_at = forced_at + _KILL_SECONDS
+        asked: set[tuple[psutil.Process, bool]] = set()
         while found := await _blocking(folder.processes):
             if loop.time() > given_up_at:
                 numbers = ", ".join(str(process.pid) for process in found)
                 raise EngineUnavailable(f"{container.ref} doesn't end: processes {numbers}.")
             if loop.time() >= forced_at:
-                send_signal(found, signal.SIGKILL)
+                kill(found, folder.leader())
                 await asyncio.sleep(_LOOK_SECONDS)
                 continue
-            send_signal(found, signal.SIGTERM)
-            while loop.time() < forced_at and any(alive(process) for process in found):
+            # What the bot leaves behind is asked once more: a process that was asked between its
+            # fork and its program did not hear it.
+            ended = await _blocking(folder.exit_code) is not None
+            send_signal([each for each in found if (each, ended) not in asked], signal.SIGTERM)
+            asked.update((each, ended) for each in found)
+            # When one has ended, look for others that were forked at the last moment.
+            await asyncio.sleep(_LOOK_SECONDS)
+            while len(found) > 1 and loop.time() < forced_at and all(map(alive, found)):  # noqa: ASYNC110
                 await asyncio.sleep(_LOOK_SECONDS)
-                self._reap()
-            # The next round finds processes that were forked at the last moment.
 
     async def remove(self, container: Container) -> None:
         """Remove the folder."""
@@ -115,47 +119,48 @@ class ProcessEngine:
         return await _blocking(self._at(container).last_lines, lines)
 
     async def close(self) -> None:
-        """Do nothing: bots run on."""
+        """End the spawner. Bots run on."""
+        await _blocking(self._spawner.close)
 
     def _at(self, container: Container) -> Folder:
         if container.host != self._host:
             raise EngineUnavailable(f"{container.ref} is on {container.host}, not on this machine.")
         return Folder(self._folder / container.ref)
 
-    def _reap(self) -> None:
-        """Reap child processes that have ended."""
-        for child in [*self._children]:
-            try:
-                ended, _ = os.waitpid(child, os.WNOHANG)
-            except ChildProcessError:
-                ended = child
-            if ended:
-                self._children.discard(child)
-
     def _listed(self) -> Iterator[ListedContainer]:
         for path in self._folder.glob(".pool-*"):
             # A process was killed while it created or removed this; it is never used again.
-            if time.time() - path.stat().st_mtime > _LEFTOVER_SECONDS:
-                shutil.rmtree(path, ignore_errors=True)
-        for path in sorted(self._folder.glob("[!.]*/container.json")):
-            folder = Folder(path.parent)
+            with suppress(OSError, EngineRefused):
+                if time.time() - path.stat().st_mtime > _LEFTOVER_SECONDS:
+                    Folder(path).delete()
+        for path in sorted(self._folder.glob("[!.]*")):
+            if (found := self._look(Folder(path))) is not None:
+                yield found
+
+    def _look(self, folder: Folder) -> ListedContainer | None:
+        """A container of the list. One whose files can't be read has failed."""
+        slot_id, slot_name = None, folder.path.name
+        try:
             spec = folder.spec()
             if spec is None:
-                continue  # it has just been removed
+                return None  # it has just been removed
+            slot_id, slot_name = spec["slot_id"], spec["slot_name"]
             folder.bound_output()
-            yield ListedContainer(
-                container=Container(self._host, folder.path.name),
-                slot_id=spec["slot_id"],
-                slot_name=spec["slot_name"],
-                observation=folder.observe(),
-            )
+            observation = folder.observe()
+        except EngineRefused as error:
+            observation = Observation(state=ContainerState.FAILED, detail=str(error))
+        return ListedContainer(
+            container=Container(self._host, folder.path.name),
+            slot_id=slot_id,
+            slot_name=slot_name,
+            observation=observation,
+        )
 
     # Last, because from here on `list` is not the built-in any more.
     async def list(self, host: str) -> list[ListedContainer]:
         """Every folder."""
         if host != self._host:
             raise EngineUnavailable(f"{host} is not this machine.")
-        self._reap()
         return await _blocking(lambda: [*self._listed()])
 
 

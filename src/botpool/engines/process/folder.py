@@ -2,57 +2,68 @@
 
 Everything about a container is in its folder, so a botpool that is started again finds it all:
 
-    container.json   what it was created with; only its owner can read it
-    work/            where the bot runs: its home, and its temporary files
-    run.json         the process that leads it: its number and when it started
+    container.json   what it was created with
+    work/            where the bot runs, and its home
+    run.json         its supervisor, and the name of its TMPDIR
     started          exists once the bot itself was started
     exit             its exit code
     output           what it wrote
     description      what its slot is doing
 
-A small shell script leads a bot. It waits until `run.json` is written. So a botpool that is killed
-while it starts a bot has either recorded the process, or started nothing.
+Only `TMPDIR` is elsewhere, because programs have sockets in it, and the path of a socket may have
+about 100 characters. The supervisor makes and deletes it. If the supervisor was killed, it is
+deleted with the folder.
+
+A supervisor starts the bot when `run.json` is written. So a botpool that is killed while it starts
+a bot has either recorded the supervisor, or started nothing.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import shutil
-import subprocess
 from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
 
 from botpool.engines.base import REFERENCE, ContainerState, Observation
-from botpool.engines.process.tree import alive, find_processes, start_mark
+from botpool.engines.process.files import open_file, open_folder, read_whole
+from botpool.engines.process.supervisor import delete_temporary, write_whole
+from botpool.engines.process.tree import alive, find_marked, start_mark, with_descendants
 from botpool.errors import ContainerMissing, EngineRefused
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from botpool.engines.base import ContainerSpec
-
-# The script ignores signals and outlives the bot, so that it can record how the bot ended.
-_SCRIPT = """
-folder=$1; shift
-read -r go || exit 125
-: > "$folder/started"
-trap : TERM INT HUP
-"$@" < /dev/null
-echo $? > "$folder/exit.new"
-mv "$folder/exit.new" "$folder/exit"
-"""
+    from botpool.engines.process.spawner import Spawner
 
 _LONGEST_OUTPUT = 20_000_000
 _READ_OUTPUT = 1_000_000
+_TEMPORARY = Path("/tmp")  # noqa: S108 - nobody can guess the names in it
+_TEMPORARY_NAME = re.compile(r"botpool-slot-[0-9a-f]{16}")
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The last start: its supervisor's number and start mark, and the name of its TMPDIR."""
+
+    pid: int
+    start: str
+    temporary: str | None
 
 
 class Folder:
-    """One container. Every call blocks."""
+    """One container. Every call blocks.
+
+    Raises `EngineRefused` if a file can't be read or makes no sense.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -63,84 +74,100 @@ class Folder:
         # Names that begin with a dot are not listed, so a half-made container is not either.
         half = self.path.with_name(f".{self.path.name}")
         shutil.rmtree(half, ignore_errors=True)
-        (half / "work" / "tmp").mkdir(parents=True)
-        half.chmod(0o700)
-        _write(
-            half / "container.json",
-            {
-                "slot_id": spec.slot_id,
-                "slot_name": spec.slot_name,
-                "environment": dict(spec.environment),
-            },
-        )
+        half.mkdir(mode=0o700)
+        (half / "work").mkdir()
+        made = {
+            "slot_id": spec.slot_id,
+            "slot_name": spec.slot_name,
+            "environment": dict(spec.environment),
+        }
+        with open_folder(half) as folder:
+            write_whole(folder, "container.json", json.dumps(made).encode())
         half.rename(self.path)
+        with open_folder(self.path.parent) as parent:
+            os.fsync(parent)
 
     def remove(self) -> None:
         """Remove the folder, if there is one. Raises `EngineRefused` while something runs in it."""
         if self.processes():
             raise EngineRefused(f"{self.path.name} is running.")
-        if self.path.exists():
+        if self.exists():
             # Renamed first: a folder that is half removed must not look like a container.
-            gone = self.path.with_name(f".{self.path.name}-{secrets.token_hex(4)}")
-            self.path.rename(gone)
-            shutil.rmtree(gone)
+            gone = Folder(self.path.with_name(f".{self.path.name}-{secrets.token_hex(4)}"))
+            self.path.rename(gone.path)
+            gone.delete()
+
+    def delete(self) -> None:
+        """Delete the files, first those that are elsewhere: the folder knows where."""
+        self._delete_temporary()
+        shutil.rmtree(self.path)
+
+    def exists(self) -> bool:
+        """Whether the container is there."""
+        try:
+            with open_folder(self.path):
+                return True
+        except FileNotFoundError:
+            return False
 
     def spec(self) -> dict[str, Any] | None:
         """What it was created with."""
-        try:
-            found: dict[str, Any] = json.loads((self.path / "container.json").read_text("utf-8"))
-        except FileNotFoundError:
-            return None
-        return found
+        spec: dict[str, Any] | None = self._json("container.json")
+        match spec:
+            case None | {"slot_id": int(), "slot_name": str(), "environment": dict()}:
+                return spec
+        raise EngineRefused(f"{self.path.name}/container.json makes no sense.")
 
-    def start(self, command: Sequence[str], environment: Mapping[str, str]) -> int | None:
-        """Start the bot and return the number of the process that leads it, our child.
+    def start(
+        self, spawner: Spawner, command: Sequence[str], environment: Mapping[str, str]
+    ) -> int:
+        """Start the bot unless it runs, and return its supervisor's number.
 
-        `None` if it runs already. Raises `ContainerMissing`.
+        Raises `ContainerMissing`.
         """
         spec = self.spec()
         if spec is None:
             raise ContainerMissing(f"{self.path.name} is gone.")
-        if self.leader() is not None:
-            return None
-        work = self.path / "work"
-        with (self.path / "output").open("ab") as output:
-            child = subprocess.Popen(  # noqa: S603
-                ["/bin/sh", "-c", _SCRIPT, "botpool", str(self.path), *command],
-                cwd=work,
-                env={
-                    "PATH": os.environ.get("PATH", os.defpath),
-                    "LANG": os.environ.get("LANG", "C.UTF-8"),
-                    "HOME": str(work),
-                    "TMPDIR": str(work / "tmp"),
-                    **spec["environment"],
-                    **environment,
-                    REFERENCE: self.path.name,
-                },
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        _write(self.path / "run.json", {"pid": child.pid, "start": start_mark(child.pid)})
-        if child.stdin is not None:
-            with suppress(BrokenPipeError), child.stdin:
-                child.stdin.write(b"go\n")
-        # The process may outlive us; its parent at that time waits for it.
-        child.returncode = 0
-        return child.pid
+        if (leader := self.leader()) is not None:
+            return leader.pid
+        self._delete_temporary()
+        temporary = _TEMPORARY / f"botpool-slot-{secrets.token_hex(8)}"
+        order = {
+            "folder": str(self.path),
+            "command": command,
+            "environment": {
+                "PATH": os.environ.get("PATH", os.defpath),
+                "LANG": os.environ.get("LANG", "C.UTF-8"),
+                "HOME": str(self.path / "work"),
+                "TMPDIR": str(temporary),
+                **spec["environment"],
+                **environment,
+                REFERENCE: self.path.name,
+            },
+            "temporary": str(temporary),
+        }
+        with open_folder(self.path) as folder, spawner.supervisor() as supervisor:
+            pid = supervisor.order(json.dumps(order).encode())
+            start = start_mark(pid)
+            if start is None:
+                raise ProcessLookupError(f"supervisor {pid} has ended")
+            run = Run(pid, start, temporary.name)
+            write_whole(folder, "run.json", json.dumps(asdict(run)).encode())
+            supervisor.go()
+        return pid
 
     def observe(self) -> Observation:
         """What the container is doing."""
-        if not self.path.is_dir():
+        if not self.exists():
             return Observation(state=ContainerState.MISSING)
-        started = self.started()
-        if self.leader() is not None:
-            return Observation(state=ContainerState.RUNNING if started else ContainerState.STARTING)
-        if not started:
-            return Observation(state=ContainerState.CREATED)
-        code = self._exit_code()
-        left = self.processes()
+        leader = self.leader()
+        if not self._started():
+            state = ContainerState.CREATED if leader is None else ContainerState.STARTING
+            return Observation(state=state)
+        code = self.exit_code()
+        if leader is not None and code is None:
+            return Observation(state=ContainerState.RUNNING)
+        left = [process for process in self.processes() if process != leader]
         if left:
             numbers = ", ".join(str(process.pid) for process in left)
             return Observation(
@@ -148,80 +175,105 @@ class Folder:
                 exit_code=code,
                 detail=f"it ended but left processes behind: {numbers}",
             )
+        if leader is not None:  # about to end
+            return Observation(state=ContainerState.RUNNING)
         return Observation(
             state=ContainerState.EXITED, exit_code=code, detail="killed" if code is None else ""
         )
 
-    def started(self) -> bool:
-        """Whether the bot itself was started."""
-        return (self.path / "started").exists()
+    def exit_code(self) -> int | None:
+        """The bot's exit code, `None` while it runs and if there is no readable record of it."""
+        try:
+            return int(read_whole(self.path / "exit"))
+        except (FileNotFoundError, ValueError, EngineRefused):
+            return None
 
     def leader(self) -> psutil.Process | None:
-        """The process that leads the container, if it is alive and the one that was started."""
+        """The supervisor, if it is alive and the one that was started."""
         run = self._run()
-        if run is None or start_mark(run["pid"]) != run["start"]:
+        if run is None or start_mark(run.pid) != run.start:
             return None
         try:
-            process = psutil.Process(run["pid"])
+            process = psutil.Process(run.pid)
         except psutil.NoSuchProcess:
             return None
         return process if alive(process) else None
 
     def processes(self) -> list[psutil.Process]:
-        """Every process of the container, including those that left its group."""
-        run = self._run()
+        """Processes of the container. If none is found, none is left.
+
+        While the supervisor lives, these are the supervisor and its descendants. If it was killed,
+        or could not adopt what the bot left behind, the session and the environment of processes
+        tell whose they are.
+        """
+        run, leader = self._run(), self.leader()
         if run is None:
             return []
+        if leader is not None and (found := with_descendants([leader])):
+            return found
         # While a session has members, no other process gets its number. If another process has the
         # number now, its start differs.
-        ours = start_mark(run["pid"]) in {None, run["start"]}
-        return find_processes(run["pid"] if ours else None, REFERENCE, self.path.name)
-
-    def _run(self) -> dict[str, Any] | None:
-        try:
-            run: dict[str, Any] = json.loads((self.path / "run.json").read_text("utf-8"))
-        except FileNotFoundError:
-            return None
-        return run
+        ours = start_mark(run.pid) in {None, run.start}
+        return with_descendants(find_marked(run.pid if ours else None, REFERENCE, self.path.name))
 
     def last_lines(self, lines: int) -> list[str]:
         """The end of what the bot wrote."""
         try:
-            with (self.path / "output").open("rb") as file:
-                file.seek(max(0, file.seek(0, os.SEEK_END) - _READ_OUTPUT))
-                text = file.read().decode("utf-8", "replace")
+            with open_file(self.path / "output") as output:
+                size = os.fstat(output).st_size
+                end = os.pread(output, _READ_OUTPUT, max(0, size - _READ_OUTPUT))
         except FileNotFoundError:
             return []
-        return text.splitlines()[-lines:] if lines > 0 else []
+        return end.decode("utf-8", "replace").splitlines()[-lines:] if lines > 0 else []
 
     def bound_output(self) -> None:
         """Cut an output that is too long, and keep its end. This is safe: the bot only appends."""
-        output = self.path / "output"
-        with suppress(FileNotFoundError):
-            size = output.stat().st_size
+        with (
+            suppress(FileNotFoundError),
+            open_file(self.path / "output", os.O_RDWR | os.O_APPEND) as output,
+        ):
+            size = os.fstat(output).st_size
             if size > _LONGEST_OUTPUT:
-                with output.open("rb") as file:
-                    file.seek(size - _READ_OUTPUT)
-                    end = file.read()
-                os.truncate(output, 0)
-                with output.open("ab") as file:
-                    file.write(end)
+                end = os.pread(output, _READ_OUTPUT, size - _READ_OUTPUT)
+                os.ftruncate(output, 0)
+                os.write(output, end)
 
     def describe(self, text: str) -> None:
         """Write down what the slot is doing."""
-        with suppress(FileNotFoundError):
-            (self.path / "description").write_text(f"{text}\n", "utf-8")
+        with suppress(FileNotFoundError), open_folder(self.path) as folder:
+            write_whole(folder, "description", f"{text}\n".encode())
 
-    def _exit_code(self) -> int | None:
+    def _delete_temporary(self) -> None:
+        """Delete a TMPDIR whose supervisor was killed."""
+        run = self._run()
+        if run is not None and run.temporary is not None:
+            delete_temporary(str(_TEMPORARY / run.temporary))
+
+    def _run(self) -> Run | None:
+        match self._json("run.json"):
+            case None:
+                return None
+            case {"pid": int(pid), "start": str(start), "temporary": str(temporary)}:
+                # Another name could lead to any folder.
+                if _TEMPORARY_NAME.fullmatch(temporary):
+                    return Run(pid, start, temporary)
+            case {"pid": int(pid), "start": str(start)}:
+                return Run(pid, start, None)  # an older botpool has written it
+        raise EngineRefused(f"{self.path.name}/run.json makes no sense.")
+
+    def _json(self, name: str) -> Any:
+        """What a file says, `None` if it isn't there."""
         try:
-            return int((self.path / "exit").read_text("utf-8"))
-        except (FileNotFoundError, ValueError):
+            return json.loads(read_whole(self.path / name))
+        except FileNotFoundError:
             return None
+        except (ValueError, RecursionError) as error:
+            raise EngineRefused(f"{self.path.name}/{name} makes no sense.") from error
 
-
-def _write(path: Path, value: Mapping[str, Any]) -> None:
-    """Write a file that only its owner can read, completely or not at all."""
-    new = path.with_suffix(".new")
-    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        json.dump(value, file)
-    new.replace(path)
+    def _started(self) -> bool:
+        with open_folder(self.path) as folder:
+            try:
+                os.stat("started", dir_fd=folder, follow_symlinks=False)
+            except FileNotFoundError:
+                return False
+            return True

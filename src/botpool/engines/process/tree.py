@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from pathlib import Path
+from signal import SIGCONT, SIGKILL, SIGTERM
 from typing import TYPE_CHECKING
 
 import psutil
@@ -39,8 +40,19 @@ def alive(process: psutil.Process) -> bool:
         return False
 
 
-def find_processes(session: int | None, variable: str, value: str) -> list[psutil.Process]:
-    """Every live process of a session, and every one whose environment has this value.
+def with_descendants(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
+    """Processes and all their descendants, if they are alive."""
+    found: dict[psutil.Process, None] = {}
+    for process in processes:
+        if process not in found:
+            found[process] = None
+            with suppress(psutil.NoSuchProcess):
+                found.update(dict.fromkeys(process.children(recursive=True)))
+    return [process for process in found if alive(process)]
+
+
+def find_marked(session: int | None, variable: str, value: str) -> list[psutil.Process]:
+    """Every process of a session, and every one whose environment has this value.
 
     The session finds processes that changed their environment; the environment finds processes
     that left the session.
@@ -50,13 +62,27 @@ def find_processes(session: int | None, variable: str, value: str) -> list[psuti
         with suppress(psutil.Error, OSError):
             process = psutil.Process(pid)
             ours = session is not None and os.getsid(pid) == session
-            if (ours or process.environ().get(variable) == value) and alive(process):
+            if ours or process.environ().get(variable) == value:
                 found.append(process)
     return found
 
 
 def send_signal(processes: Iterable[psutil.Process], number: Signals) -> None:
-    """Send a signal to the processes that still run, and not to others that reuse their numbers."""
+    """Send a signal to the processes that still run, and not to others that reuse their numbers.
+
+    Those that belong to another user get none.
+    """
     for process in processes:
-        with suppress(psutil.NoSuchProcess):
+        with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
             process.send_signal(number)
+
+
+def kill(processes: Iterable[psutil.Process], leader: psutil.Process | None) -> None:
+    """Kill processes. Their leader is left to end by itself, because it alone has them all.
+
+    It may have been stopped, or still wait for its order.
+    """
+    send_signal([process for process in processes if process != leader], SIGKILL)
+    if leader is not None:
+        send_signal([leader], SIGCONT)
+        send_signal([leader], SIGTERM)

@@ -16,6 +16,7 @@ from rich.console import Console
 from bench import api, core, engines
 from bench.report import write_readme
 from botpool.logs import configure_logs
+from testbed.network import leave_machine_network
 
 PARTS = {"core": core.run, "engines": engines.run, "api": api.run}
 
@@ -39,4 +40,5 @@ async def main() -> int:
 
 
 if __name__ == "__main__":
+    leave_machine_network()
     sys.exit(asyncio.run(main()))

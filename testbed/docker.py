@@ -5,8 +5,9 @@
         await push(daemon, BOT_IMAGE, f"{store.address}/bot:1")
 
 Every server is on a unix socket or on a free port of the loopback address, keeps its files in the
-folder that it is given, and ends with its context. No image comes from outside: they are made here,
-from the machine's static busybox.
+folder that it is given, and ends with its context. The process that starts it must have left the
+machine's network, as `testbed.network` says. No image comes from outside: they are made here, from
+the machine's static busybox.
 """
 
 # ruff: noqa: ASYNC240 - its files are small, and on this machine
@@ -33,6 +34,8 @@ import aiohttp
 import psutil
 import pytest
 
+from testbed.network import has_left_machine_network
+
 if TYPE_CHECKING:
     import signal
     from collections.abc import AsyncIterator, Mapping, Sequence
@@ -49,6 +52,7 @@ _PACKAGES = {
     "docker-registry": "docker-registry",
     "dockerd": "docker.io",
     "ip": "iproute2",
+    "iptables": "iptables",
     "openssl": "openssl",
     "podman": "podman",
     "runc": "runc",
@@ -87,8 +91,8 @@ until_asked
 
 def need(*programs: str) -> None:
     """Skip the test where it can't run, and say what to install. In CI a skip is a failure."""
-    if os.geteuid() != 0:
-        pytest.skip("container engines are started for real, which needs root")
+    if not has_left_machine_network():
+        pytest.skip("container engines are started for real: needs root, and a network of its own")
     if missing := [_PACKAGES[program] for program in programs if not shutil.which(program)]:
         pytest.skip(f"needs other programs: apt-get install {' '.join(missing)}")
 
@@ -186,8 +190,8 @@ async def docker_daemon(
     """A dockerd of its own, with further options. Several run at once, each one a host.
 
     Without `bridge_ip`, such as 172.30.0.1/24, it has no bridge: its containers use the network of
-    the machine, so they reach what listens on the loopback address. It leaves the machine's
-    firewall alone, so a bridge leads to the machine and no further.
+    this process, so they reach what listens on the loopback address. It has no firewall, so a
+    bridge leads to this network and no further.
     """
     async with (
         _bridge(bridge_ip) as bridge,
@@ -318,6 +322,7 @@ async def podman_service(folder: Path) -> AsyncIterator[Daemon]:
     (folder / "containers.conf").write_text(
         '[containers]\ndefault_ulimits = ["nofile=20000:20000", "nproc=10000:10000"]\n'
         '[engine]\nruntime = "runc"\ncgroup_manager = "cgroupfs"\nevents_logger = "file"\n'
+        'lock_type = "file"\n'  # the other type is shared by every Podman of the machine
         f'init_path = "{shutil.which("docker-init")}"\n'
     )
     (folder / "registries.conf").write_text(

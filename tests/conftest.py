@@ -25,6 +25,7 @@ from botpool.store import (
 )
 from botpool.store.invariants import broken_invariants
 from botpool.store.postgres.embedded import embedded_postgres
+from testbed.network import leave_machine_network
 from tests.support.scene import Scene
 
 if TYPE_CHECKING:
@@ -40,6 +41,11 @@ _numbers = count(1)
 
 def _named(dsn: str, name: str) -> str:
     return urlunsplit(urlsplit(dsn)._replace(path=f"/{name}"))
+
+
+def pytest_configure() -> None:
+    """Tests see nothing of the machine's network, nor does that see anything of them."""
+    leave_machine_network()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,4 +1,4 @@
-# Every target bootstraps itself: git, make and Python 3.11 or later are enough.
+# Every target bootstraps itself: git, make, and Python 3.11 or later with venv and pip are enough.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -9,13 +9,15 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 help: ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
-$(BIN)/python:
+# A folder without pip is one that could not be finished: it is made again.
+$(BIN)/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "botpool needs Python 3.11 or later; set PYTHON=/path/to/python3.11"; exit 2; }
-	$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -m venv --clear $(VENV) || { rm -rf $(VENV); \
+	  echo "botpool needs Python's venv and pip: on Debian and Ubuntu, install python3-venv"; exit 2; }
 
 # The package itself is installed in place, by the build backend that the lock pins.
-$(VENV)/run.stamp: requirements/run.txt pyproject.toml | $(BIN)/python
+$(VENV)/run.stamp: requirements/run.txt pyproject.toml | $(BIN)/pip
 	@echo "installing botpool into $(VENV) …"
 	$(INSTALL) --require-hashes -r requirements/run.txt
 	$(INSTALL) --no-deps --no-build-isolation --editable .

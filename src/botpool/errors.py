@@ -6,8 +6,9 @@ The first line of a class's docstring is its default message.
     ├── SetupError                botpool can't start; one sentence says what to fix
     │   ├── SettingsInvalid
     │   ├── EmbeddedPostgresFailed
-    │   ├── DatabaseUnreachable
-    │   ├── DatabaseTooOld
+    │   ├── DatabaseUnreachable   it may pass by itself
+    │   ├── DatabaseUnfit         it must be set up differently
+    │   │   └── DatabaseTooOld
     │   ├── SchemaTooNew
     │   └── SchemaUnfit
     ├── NotFound
@@ -55,7 +56,8 @@ class BotpoolError(Exception):
 class SetupError(BotpoolError):
     """botpool can't start as it is set up.
 
-    Its message is one sentence for the operator; the command line prints it and exits with 2.
+    Its message is one sentence for the operator; the command line prints it and exits with 2, or
+    with 3 if the database is unreachable.
     """
 
 
@@ -68,10 +70,17 @@ class EmbeddedPostgresFailed(SetupError):
 
 
 class DatabaseUnreachable(SetupError):
-    """The database doesn't answer."""
+    """The database doesn't answer.
+
+    Or it takes no writes now. It may be back without anybody's doing: trying again is safe.
+    """
 
 
-class DatabaseTooOld(SetupError):
+class DatabaseUnfit(SetupError):
+    """The database can't be used as it is set up."""
+
+
+class DatabaseTooOld(DatabaseUnfit):
     """The database server is older than PostgreSQL 14."""
 
 

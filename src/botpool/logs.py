@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Literal, TextIO, cast
 import orjson
 import structlog
 
+from botpool.errors import DatabaseUnreachable
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -131,6 +133,19 @@ def _take_over_libraries(level: int) -> None:
         if isinstance(handler, _Libraries):
             root.removeHandler(handler)
     root.addHandler(_Libraries(max(level, logging.WARNING)))
+
+
+def log_failure(
+    event: str, error: BaseException, level: int = logging.WARNING, /, **more: object
+) -> None:
+    """Log that something failed, and why.
+
+    If the database can't be used, many things fail, and store/postgres/outage.py logs that once for
+    all: then this is a line for debugging.
+    """
+    if isinstance(error, DatabaseUnreachable):
+        level = logging.DEBUG
+    _log.log(level, event, error=str(error) or type(error).__name__, **more)
 
 
 def log_transitions(transitions: Iterable[Transition]) -> None:

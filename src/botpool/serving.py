@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import socket
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
@@ -19,6 +20,7 @@ from botpool.engines import check_engine, lacks_images, make_engines
 from botpool.errors import BotpoolError, SettingsInvalid, SetupError
 from botpool.feed.stream import Feed
 from botpool.feed.webhooks import Webhooks
+from botpool.logs import log_failure
 from botpool.models.bots import BotPage
 from botpool.models.replicas import ReplicaRole, machine_name, new_replica_name
 from botpool.pool import Pool
@@ -43,7 +45,6 @@ _log: structlog.stdlib.BoundLogger = structlog.get_logger("botpool")
 
 _CLOSE_SECONDS = 5
 _LOOK_SECONDS = 0.2
-_CONNECTIONS = 20
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,9 @@ class Served:
     store: Store
     pool: Pool
     url: str | None
-    """The URL that it listens on, if it does."""
+    """The URL at which this machine reaches it, if it listens."""
+    listens_on: str
+    """Where it listens, in words: the URL, or that it is every address."""
     admin_key: str
 
 
@@ -82,7 +85,11 @@ async def serving(
             listening = stack.enter_context(_listen(settings))
             settings = settings.model_copy(update={"port": listening.getsockname()[1]})
         database = await stack.enter_async_context(
-            open_database(settings, max_connections=_CONNECTIONS)
+            open_database(
+                settings,
+                max_connections=settings.database_connections,
+                wait_ms=settings.database_wait_ms,
+            )
         )
         if settings.database_url is None:
             await stack.enter_async_context(
@@ -90,6 +97,7 @@ async def serving(
             )
         await migrate(database)
         store = Store(database)
+        await _warn_of_few_connections(store, settings)
         pool = Pool(store, settings)
         await pool.queue.configure()
         keys = Keys(store, settings)
@@ -103,7 +111,12 @@ async def serving(
                 _answering(database, store, pool, settings, keys, replica, listening)
             )
         url = None if listening is None else settings.local_url
-        yield Served(store, pool, url, admin_key)
+        yield Served(store, pool, url, _where(settings), admin_key)
+
+
+def _where(settings: Settings) -> str:
+    every = {"0.0.0.0": "every IPv4 address", "::": "every address"}.get(settings.host)  # noqa: S104
+    return f"{every} of this machine, port {settings.port}" if every else settings.local_url
 
 
 def _role(*, api: bool, worker: bool) -> ReplicaRole:
@@ -146,6 +159,17 @@ def _check(settings: Settings, *, api: bool) -> None:
         _log.warning(
             "no platform has an image, so no bot can start: set BOTPOOL_IMAGE_…",
             engine=settings.engine,
+        )
+
+
+async def _warn_of_few_connections(store: Store, settings: Settings) -> None:
+    left = await store.server.connections_left()
+    if left < settings.database_connections:
+        _log.warning(
+            "the database server leaves botpool few connections: raise its max_connections, or set"
+            " BOTPOOL_DATABASE_CONNECTIONS",
+            left=left,
+            wanted=settings.database_connections,
         )
 
 
@@ -218,8 +242,14 @@ async def _beside(what: str, work: Awaitable[None]) -> AsyncIterator[asyncio.Fut
 
     def ended(task: asyncio.Future[None]) -> None:
         nonlocal failed
-        if not task.cancelled() and task.exception() is not None and body is not None:
-            _log.error("a part of botpool failed", part=what, error=repr(task.exception()))
+        if not task.cancelled() and (error := task.exception()) is not None and body is not None:
+            log_failure(
+                "a part of botpool failed",
+                error,
+                logging.ERROR,
+                part=what,
+                kind=type(error).__name__,
+            )
             failed = True
             body.cancel()
 

@@ -93,6 +93,18 @@ class Settings(BaseSettings):
         default=None,
         description="The PostgreSQL to use, 14 or later. If not set, botpool starts its own.",
     )
+    database_wait_ms: int = Field(
+        default=60_000,
+        ge=0,
+        le=2**31 - 1,
+        description="How long `botpool serve`, when it starts, waits for a database that is away.",
+    )
+    database_connections: int = Field(
+        default=20,
+        ge=5,
+        le=1_000,
+        description="The most connections to the database that one `botpool serve` opens.",
+    )
     data_dir: Path = Field(
         default_factory=lambda: user_data_path("botpool"),
         description="The folder for botpool's own files, including the embedded PostgreSQL.",

@@ -15,8 +15,8 @@ from tests.support.command import botpool, run
 
 MIGRATIONS = sorted(path.stem for path in Path(schema.__file__).parent.glob("migrations/*.sql"))
 TOO_OLD = (
-    "from botpool import cli; from botpool.store.postgres import database;"
-    " database.MINIMUM_VERSION = 99; cli.main()"
+    "from botpool import cli; from botpool.store.postgres import servers;"
+    " servers.MINIMUM_VERSION = 99; cli.main()"
 )
 
 
@@ -66,6 +66,7 @@ async def test_a_user_who_may_not_migrate_is_told_so_in_one_sentence(server: str
         code, output, error = await botpool("migrate", database_url=guest)
     assert (code, output) == (2, "")
     assert error.startswith("botpool: The database user may not migrate the database: permission")
+    assert error.endswith("; let the user own the database and what botpool has made in it.\n")
     assert error.count("\n") == 1
 
 
@@ -138,11 +139,6 @@ async def test_what_can_t_be_served_is_one_sentence_and_exit_code_2(
     ("settings", "sentence"),
     [
         pytest.param(
-            {"database_url": "postgresql://me:secret@127.0.0.1:1/pool"},
-            "botpool: The database at BOTPOOL_DATABASE_URL can't be used: ",
-            id="no server",
-        ),
-        pytest.param(
             {"database_url": "mysql://me:secret@localhost/pool"},
             "botpool: BOTPOOL_DATABASE_URL is not the URL of a PostgreSQL server: ",
             id="another kind of server",
@@ -183,6 +179,15 @@ async def test_what_keeps_it_from_starting_is_one_sentence_and_exit_code_2(
     assert error.startswith(sentence)
     assert error.count("\n") == 1
     assert "secret" not in error
+
+
+async def test_a_database_that_is_away_is_one_sentence_and_exit_code_3() -> None:
+    address = "127.0.0.1:1/pool"
+    assert await botpool("status", database_url=f"postgresql://me:secret@{address}") == (
+        3,
+        "",
+        f"botpool: The database at postgresql://{address} can't be used: Connection refused.\n",
+    )
 
 
 async def test_a_database_newer_than_the_code_is_one_sentence_and_exit_code_2(

@@ -82,18 +82,26 @@ async def test_on_every_address_it_is_found_by_browsers_bots_and_both_kinds_of_i
     async with served(folder, host="::") as botpool:
         url = str(botpool.client.base_url).rstrip("/")
         assert url.startswith("http://[::1]:")
+        port = botpool.client.base_url.port
+        assert botpool.said[0] == f"botpool listens on every address of this machine, port {port}"
         assert botpool.said[1].startswith(f"sign in:  {url}/sign-in?key=")
         await botpool.ask(stayMs=10)
         assert await botpool.until(*ENDED) == {"DONE": 1}
         async with httpx.AsyncClient() as client:
-            old = f"http://127.0.0.1:{botpool.client.base_url.port}/healthz"
+            old = f"http://127.0.0.1:{port}/healthz"
             assert (await client.get(old)).status_code == 200
         assert await botpool.ends() == 0
 
 
 async def test_bots_find_it_when_it_listens_on_every_address_of_ip_4(folder: Path) -> None:
     async with served(folder, host="0.0.0.0") as botpool:  # noqa: S104
-        assert botpool.said[0].startswith("botpool listens on http://127.0.0.1:")
+        url = str(botpool.client.base_url).rstrip("/")
+        assert url.startswith("http://127.0.0.1:")
+        assert botpool.said[0] == (
+            "botpool listens on every IPv4 address of this machine,"
+            f" port {botpool.client.base_url.port}"
+        )
+        assert botpool.said[1].startswith(f"sign in:  {url}/sign-in?key=")
         await botpool.ask(stayMs=10)
         assert await botpool.until(*ENDED) == {"DONE": 1}
         assert await botpool.ends() == 0

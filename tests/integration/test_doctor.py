@@ -134,7 +134,7 @@ async def test_a_server_that_is_too_old_is_a_problem(
     tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No server older than the oldest that we take is at hand, so the limit is raised."""
-    monkeypatch.setattr("botpool.store.postgres.database.MINIMUM_VERSION", 99)
+    monkeypatch.setattr("botpool.store.postgres.servers.MINIMUM_VERSION", 99)
     found = only(await diagnose(settings_in(tmp_path, database_url=database_url)), "database")
     assert found.result is Result.PROBLEM
     assert "botpool needs 99 or later" in found.found

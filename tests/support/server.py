@@ -112,7 +112,7 @@ async def started(
             line = await process.stdout.readline()
             assert line, "it ended: " + "".join(path.read_text() for path in folder.glob("log-*"))
             said.append(line.decode().rstrip("\n"))
-        url = said[0].removeprefix("botpool listens on ")
+        url = said[-1].removeprefix("the API:").strip().removesuffix("/docs")
         key = (folder / "admin.key").read_text().strip()
         async with httpx.AsyncClient(
             base_url=url, headers={"Authorization": f"Bearer {key}"}, timeout=30

@@ -6,10 +6,10 @@ gets only the code; the log has the rest.
 
 from __future__ import annotations
 
+import logging
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import structlog
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
@@ -35,13 +35,12 @@ from botpool.errors import (
     TooManyRequests,
     Unauthorized,
 )
+from botpool.logs import log_failure
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from fastapi import FastAPI, Request
-
-_log: structlog.stdlib.BoundLogger = structlog.get_logger("botpool.api")
 
 _MEDIA_TYPE = "application/problem+json"
 
@@ -118,7 +117,7 @@ def documented_everywhere() -> dict[int | str, dict[str, Any]]:
 async def _answer_ours(request: Request, error: BotpoolError) -> JSONResponse:
     kind = next((_KINDS[each] for each in type(error).__mro__ if each in _KINDS), _UNEXPECTED)
     if kind.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-        _log.error("request failed", path=request.url.path, code=kind.code, error=str(error))
+        log_failure("request failed", error, logging.ERROR, path=request.url.path, code=kind.code)
         return _problem(kind, str(type(error)()))
     if isinstance(error, DuplicateBot):
         kind = kind._replace(members={"botId": error.bot_id})

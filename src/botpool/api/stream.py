@@ -32,6 +32,7 @@ from botpool.feed.stream import (
     Position,
     Subscription,
 )
+from botpool.logs import log_failure
 from botpool.meetings import read_platform
 from botpool.states import Role
 
@@ -190,7 +191,7 @@ async def stream(
         try:
             return await keys.opens(caller.id)
         except BotpoolError as error:
-            _log.warning("can't check whether a key is still valid", error=str(error))
+            log_failure("can't check whether a key is still valid", error)
             return True
 
     return EventStream(subscription, still_open)

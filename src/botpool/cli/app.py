@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+import signal
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -19,7 +20,7 @@ from botpool.cli.serve import ServeRole, serve
 from botpool.cli.slots import app as slots_app
 from botpool.cli.start import start
 from botpool.engines import check_engine
-from botpool.errors import BotpoolError, SetupError
+from botpool.errors import BotpoolError, DatabaseUnreachable, SetupError
 from botpool.pool import Pool
 from botpool.store import (
     Store,
@@ -145,13 +146,25 @@ app.command("recover", short_help="Find bots and slots that are stuck, and recov
 app.command("doctor", short_help="Check the installation, and say how to fix it.")(doctor)
 
 
-def main() -> None:
-    """Run the command line. If the operator must fix something: one sentence, exit code 2."""
+def run() -> None:
+    """Run the command. If it fails, print one sentence, and exit with a code.
+
+    docs/how-to/postgresql.md lists the codes.
+    """
     try:
         app()
-    except SetupError as error:
-        typer.echo(f"botpool: {error}", err=True)
-        raise SystemExit(2) from None
     except BotpoolError as error:
         typer.echo(f"botpool: {error}", err=True)
-        raise SystemExit(1) from None
+        raise SystemExit(_exit_code(error)) from None
+    except KeyboardInterrupt:
+        raise SystemExit(128 + signal.SIGINT) from None
+
+
+def _exit_code(error: BotpoolError) -> int:
+    match error:
+        case DatabaseUnreachable():
+            return 3  # it may pass by itself
+        case SetupError():
+            return 2  # the operator must fix something
+        case _:
+            return 1

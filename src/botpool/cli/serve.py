@@ -26,43 +26,57 @@ class ServeRole(StrEnum):
 async def serve(settings: Settings, role: ServeRole, *, stop_bots: bool) -> None:
     """Run botpool until it gets SIGINT or SIGTERM, or its terminal is closed.
 
-    A second SIGINT or SIGTERM ends it at once.
+    While it starts, and the second time, SIGINT and SIGTERM end it at once, with their exit code.
     """
+    stop = _Stop()
     # Imported here because it takes long, and no other command needs it.
     from botpool.serving import serving, stop_every_bot  # noqa: PLC0415
 
-    stop = asyncio.Event()
-    main = asyncio.current_task()
-
-    def asked() -> None:
-        if stop.is_set() and main is not None:
-            main.cancel()
-        stop.set()
-
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, asked)
-    # A terminal that closes may send SIGHUP twice. Under nohup it has to be ignored.
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        loop.add_signal_handler(signal.SIGHUP, stop.set)
     try:
         async with serving(
             settings, api=role is not ServeRole.WORKER, worker=role is not ServeRole.API
         ) as served:
+            stop.runs = True
             if served.url is None:
                 _say("botpool is running as a worker")
             else:
-                _say(f"botpool listens on {served.url}")
+                _say(f"botpool listens on {served.listens_on}")
                 _say(f"sign in:  {served.url}/sign-in?key={quote(served.admin_key)}")
                 _say(f"the API:  {served.url}/docs")
-            await stop.wait()
+            await stop.asked.wait()
             if stop_bots:
                 _say("stopping every bot …")
                 _say(f"stopped {await stop_every_bot(served.store, served.pool, settings)}")
             _say("shutting down …")
     except asyncio.CancelledError:
-        _say("ended at once", err=True)
-        raise SystemExit(130) from None
+        if stop.runs:
+            _say("ended at once", err=True)
+        raise SystemExit(128 + stop.number) from None
+
+
+class _Stop:
+    """Hears the signals that end the current task: at once while it starts, in order once it runs.
+
+    A second SIGINT or SIGTERM cancels it. A terminal that closes may send SIGHUP twice.
+    """
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.runs = False
+        self.number = 0
+        self._task = asyncio.current_task()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            # Under nohup, SIGHUP has to be ignored.
+            if signal.getsignal(number) is not signal.SIG_IGN or number is not signal.SIGHUP:
+                loop.add_signal_handler(number, self._hear, number)
+
+    def _hear(self, number: signal.Signals) -> None:
+        again = self.asked.is_set() and number is not signal.SIGHUP
+        if self._task is not None and (again or not self.runs):
+            self.number = number
+            self._task.cancel()
+        self.asked.set()
 
 
 def _say(line: str, *, err: bool = False) -> None:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from botpool.doctor.folders import check_disk, why_not_writable
-from botpool.errors import DatabaseTooOld, SchemaTooNew
+from botpool.errors import DatabaseTooOld, DatabaseUnfit, SchemaTooNew, SettingsInvalid
 from botpool.store import Store, check_schema, open_database
-from botpool.store.postgres.database import MINIMUM_VERSION
+from botpool.store.postgres.servers import MINIMUM_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,13 +64,42 @@ async def examine_database(report: Report, settings: Settings) -> Known | None:
             return Known(slots=(), used=frozenset())
         try:
             async with open_database(settings, max_connections=1) as database:
-                (row,) = await database.fetch("SHOW server_version")
+                store = Store(database)
                 where = f"embedded in {settings.data_dir}" if embedded else "BOTPOOL_DATABASE_URL"
-                check.ok(f"PostgreSQL {row['server_version']}, {where}")
+                check.ok(f"PostgreSQL {await store.server.version()}, {where}")
+                await _examine_server(report, store, settings)
                 return await _read(report, database)
         except DatabaseTooOld as error:
             check.problem(str(error), f"Use PostgreSQL {MINIMUM_VERSION} or later.")
+        except SettingsInvalid as error:
+            check.problem(str(error), "Correct BOTPOOL_DATABASE_URL.")
+        except DatabaseUnfit as error:
+            check.problem(str(error), "docs/how-to/postgresql.md says what botpool needs.")
     return None
+
+
+async def _examine_server(report: Report, store: Store, settings: Settings) -> None:
+    async with report.check("rights") as check:
+        rights = await store.server.rights()
+        if rights.may_create:
+            check.ok(f"{rights.user} may create tables and functions")
+        else:
+            where = f"in the schema {rights.schema}" if rights.schema else "in any schema"
+            check.problem(
+                f"{rights.user} may not create tables and functions {where}",
+                f"Let {rights.user} own the database: ALTER DATABASE … OWNER TO {rights.user}.",
+            )
+    async with report.check("connections") as check:
+        left, wanted = await store.server.connections_left(), settings.database_connections
+        found = f"The server leaves botpool {left}; each `botpool serve` uses up to {wanted}"
+        if left < wanted:
+            check.warning(
+                found,
+                "Raise max_connections of the server, or its limit for the user or the database; or"
+                " set BOTPOOL_DATABASE_CONNECTIONS to less.",
+            )
+        else:
+            check.ok(found)
 
 
 async def _read(report: Report, database: Database) -> Known | None:

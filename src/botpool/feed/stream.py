@@ -17,9 +17,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 import orjson
-import structlog
 
 from botpool.errors import BotpoolError, InvalidPosition, PositionGone
+from botpool.logs import log_failure
 from botpool.store.installation import FEED
 from botpool.store.postgres.listening import listening
 from botpool.tasks.backoff import Backoff
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from botpool.states import Platform
     from botpool.store import Database, Store
     from botpool.store.transitions import Recorded
-
-_log: structlog.stdlib.BoundLogger = structlog.get_logger("botpool")
 
 _PAGE = 500
 _MOST_WAITING = 1000
@@ -315,7 +313,7 @@ class Subscription:
         try:
             events = await self._feed.read(self.position)
         except BotpoolError as error:
-            _log.warning("replay interrupted", error=str(error))
+            log_failure("replay interrupted", error)
             await asyncio.sleep(self._feed.poll_seconds)
             return ()
         if (live_from := self._live_from) is not None:

@@ -10,6 +10,7 @@ up. Any number of replicas may run, and no transaction is open while a receiver 
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections import Counter
 from contextlib import asynccontextmanager
@@ -23,6 +24,7 @@ from standardwebhooks import Webhook
 from botpool import __version__
 from botpool.errors import AddressRefused, BotpoolError
 from botpool.feed.addresses import PinnedTransport
+from botpool.logs import log_failure
 from botpool.models.replicas import new_replica_name
 from botpool.models.webhooks import WebhookAttempt
 from botpool.store.installation import WEBHOOKS
@@ -138,7 +140,7 @@ class Webhooks:
         try:
             await self._store.installation.announce([WEBHOOKS])
         except BotpoolError as error:
-            _log.warning("can't announce that work was handed over", error=str(error))
+            log_failure("can't announce that work was handed over", error)
 
     # One delivery
 
@@ -174,7 +176,12 @@ class Webhooks:
         if not task.cancelled() and (error := task.exception()) is not None:
             # Its reservation expires, and it is posted again.
             self.counts["lost"] += 1
-            _log.error("a webhook failed with an unexpected error", error=repr(error))
+            log_failure(
+                "a webhook failed with an unexpected error",
+                error,
+                logging.ERROR,
+                kind=type(error).__name__,
+            )
 
     async def _deliver(self, webhook: DueWebhook, signer: Webhook) -> None:
         """Post a delivery that we have reserved, and record the attempt."""

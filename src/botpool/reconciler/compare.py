@@ -28,6 +28,7 @@ from botpool.errors import (
     NotFound,
     StaleLease,
 )
+from botpool.logs import log_failure
 from botpool.models.assignments import Ending, FailedLaunch, last_heard
 from botpool.reconciler.containers import create_if_image, evidence
 from botpool.reconciler.context import container_of
@@ -112,7 +113,7 @@ def _apart(**what: str) -> Iterator[None]:
     try:
         yield
     except BotpoolError as error:
-        _log.warning("not compared", error=str(error), **what)
+        log_failure("not compared", error, **what)
 
 
 async def _compare_one(

@@ -9,6 +9,7 @@ called. Any number of replicas may run.
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections import Counter
 from contextlib import suppress
@@ -26,6 +27,7 @@ from botpool.errors import (
     ReservationLost,
     StaleLease,
 )
+from botpool.logs import log_failure
 from botpool.models.replicas import new_replica_name
 from botpool.reconciler.checkpoints import go_on
 from botpool.reconciler.compare import CompareCounts, compare
@@ -230,18 +232,22 @@ class Reconciler:
         every = self._repeat
         async with listening(database, WORK, self._loop.wake):
             # Each in its own task, so that none waits for another, nor one host for another.
-            rounds: list[tuple[float, Callable[[], Awaitable[object]]]] = [
-                (settings.reservation_ttl_ms / 3, self.reservations.renew),
-                (settings.poll_interval_ms, self._look_after_queue),
-                (settings.recovery_interval_ms, self._recover),
-                (_PRUNE_EVERY_MS / 6, self._prune),
-                (self._compare_interval_ms(settings.engine), self.report_hosts),
+            rounds: list[tuple[str, float, Callable[[], Awaitable[object]]]] = [
+                ("reservations", settings.reservation_ttl_ms / 3, self.reservations.renew),
+                ("queue", settings.poll_interval_ms, self._look_after_queue),
+                ("recovery", settings.recovery_interval_ms, self._recover),
+                ("retention", _PRUNE_EVERY_MS / 6, self._prune),
+                ("hosts", self._compare_interval_ms(settings.engine), self.report_hosts),
                 *(
-                    (self._compare_interval_ms(engine), partial(self._compare, engine, host))
+                    (
+                        f"compare {engine}/{host}",
+                        self._compare_interval_ms(engine),
+                        partial(self._compare, engine, host),
+                    )
                     for engine, host in self._context.hosts()
                 ),
             ]
-            beside = [asyncio.create_task(every(each_ms, what)) for each_ms, what in rounds]
+            beside = [asyncio.create_task(every(*each)) for each in rounds]
             beside.append(asyncio.create_task(self._read_logs(database)))
             try:
                 await self._loop.run()
@@ -276,13 +282,15 @@ class Reconciler:
         """Take slots that are due, and return in how many seconds to look again."""
         return NOW if await self._take() else self._loop.poll_seconds
 
-    async def _repeat(self, every_ms: float, what: Callable[[], Awaitable[object]]) -> None:
+    async def _repeat(
+        self, what: str, every_ms: float, do: Callable[[], Awaitable[object]]
+    ) -> None:
         while True:
             try:
-                await what()
+                await do()
             except Exception as error:  # noqa: BLE001 - a failed round must not end the rounds
                 self.counts["failed"] += 1
-                _log.warning("a round failed", what=repr(what), error=str(error))
+                log_failure("a round failed", error, what=what)
             await asyncio.sleep(every_ms / 1000)
 
     async def _look_after_queue(self) -> None:
@@ -310,7 +318,7 @@ class Reconciler:
         try:
             await self._context.store.installation.announce([WORK])
         except BotpoolError as error:
-            _log.warning("can't announce that work was handed over", error=str(error))
+            log_failure("can't announce that work was handed over", error)
 
     # One slot
 
@@ -330,7 +338,12 @@ class Reconciler:
         self._loop.wake()
         if not drive.cancelled() and (error := drive.exception()) is not None:
             self.counts["failed"] += 1
-            _log.error("work on a slot failed with an unexpected error", error=repr(error))
+            log_failure(
+                "work on a slot failed with an unexpected error",
+                error,
+                logging.ERROR,
+                kind=type(error).__name__,
+            )
 
     async def _drive(self, slot: Slot) -> None:
         """Work on a slot that we have reserved until it has to wait, then give it back."""
@@ -409,8 +422,9 @@ class Reconciler:
         with suppress(BotpoolError):
             whose = await bot_in_log(self._context, slot)
             await tell_step_error(self._context, slot, worded(error))
-        _log.warning(
+        log_failure(
             "step failed",
+            error,
             slot_id=slot.id,
             slot_name=slot.slot_name,
             status=slot.status,
@@ -418,7 +432,6 @@ class Reconciler:
             **whose,
             failures=slot.failed_steps + 1,
             retry_in_ms=round(seconds * 1000),
-            error=worded(error),
             kind=type(error).__name__,
         )
         return seconds

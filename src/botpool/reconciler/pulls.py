@@ -32,6 +32,7 @@ from botpool.errors import (
     NotFound,
     StaleLease,
 )
+from botpool.logs import log_failure
 from botpool.models.assignments import FailedLaunch
 from botpool.models.pulls import PullKey
 from botpool.reconciler.checkpoints import Checkpoint
@@ -186,7 +187,7 @@ class Pulls:
             await self._pull_and_record(pull, slot)
         except BotpoolError as failure:
             # The reservation expires in any case, and another replica takes over.
-            _log.warning("pull lost", key=pull.key, error=str(failure))
+            log_failure("pull lost", failure, key=pull.key)
 
     async def _pull_and_record(self, pull: ImagePull, slot: Slot | None) -> None:
         """Pull for a slot whose bot waits, or ahead of any bot."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from botpool.errors import BotpoolError, ReservationLost
+from botpool.logs import log_failure
 from botpool.tasks.finish import finish
 
 if TYPE_CHECKING:
@@ -136,7 +137,7 @@ class Reservations:
             async with asyncio.timeout(self._ttl_ms / 1000 / 3):
                 ours = await self._store.reservations.renew(self._replica, [*workers], self._ttl_ms)
         except (BotpoolError, TimeoutError) as error:
-            _log.warning("reservations not renewed", error=str(error) or type(error).__name__)
+            log_failure("reservations not renewed", error)
             if now - self._renewed < self._ttl_ms / 1000:
                 return
             ours = set()

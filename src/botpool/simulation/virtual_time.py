@@ -16,7 +16,9 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from botpool.store import Database
-from botpool.store.postgres.database import _open
+from botpool.store.postgres.address import Address
+from botpool.store.postgres.database import open_connections
+from botpool.store.postgres.servers import Servers
 from botpool.store.queries import named_queries
 
 if TYPE_CHECKING:
@@ -157,7 +159,8 @@ class ClockedDatabase(Database):
         loop = asyncio.get_running_loop()
         outside = asyncio.new_event_loop()
         with _outside(loop):
-            database = cls(outside.run_until_complete(_open(url, 1)), outside)
+            connecting = open_connections(Servers(Address.read(url)), 1)
+            database = cls(outside.run_until_complete(connecting), outside)
             sql = named_queries("installation")["use_session_clock"]
             outside.run_until_complete(Database.execute(database, sql))
         try:

@@ -14,6 +14,7 @@ from botpool.store.pulls import Pulls
 from botpool.store.queue import Queue
 from botpool.store.replicas import Replicas
 from botpool.store.reservations import Reservations
+from botpool.store.server import Server
 from botpool.store.slots import Slots
 from botpool.store.transitions import Transitions
 from botpool.store.webhooks import Webhooks
@@ -39,6 +40,7 @@ class Store:
         self.queue = Queue(database)
         self.replicas = Replicas(database)
         self.reservations = Reservations(database)
+        self.server = Server(database)
         self.slots = Slots(database)
         self.transitions = Transitions(database)
         self.webhooks = Webhooks(database)

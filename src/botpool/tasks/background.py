@@ -6,14 +6,11 @@ import asyncio
 from contextvars import Context
 from typing import TYPE_CHECKING
 
-import structlog
-
 from botpool.errors import BotpoolError
+from botpool.logs import log_failure
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
-
-_log: structlog.stdlib.BoundLogger = structlog.get_logger("botpool")
 
 _PAUSE_SECONDS = 0.01
 
@@ -43,7 +40,7 @@ class BackgroundCall:
                 try:
                     await self._notify()
                 except BotpoolError as error:
-                    _log.warning("background call failed", error=str(error))
+                    log_failure("background call failed", error)
                 await asyncio.sleep(_PAUSE_SECONDS)
         finally:
             self._task = None

@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-import structlog
+from botpool.logs import log_failure
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
-
-_log: structlog.stdlib.BoundLogger = structlog.get_logger("botpool")
 
 
 class Loop:
@@ -49,7 +47,7 @@ class Loop:
             try:
                 seconds = await self._look()
             except Exception as error:  # noqa: BLE001 - whatever it is, the loop goes on
-                _log.warning(self._failed, error=str(error) or type(error).__name__)
+                log_failure(self._failed, error)
                 seconds = self.poll_seconds
             await self._until_awake(seconds)
 

@@ -1,87 +1,49 @@
-"""Connections to PostgreSQL. Only here are its errors turned into ours."""
+"""Connections to PostgreSQL, shared between tasks."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
 import asyncpg
 import orjson
 
-from botpool.errors import (
-    BotpoolError,
-    ConstraintViolated,
-    DatabaseBusy,
-    DatabaseTooOld,
-    DatabaseUnreachable,
-    InvalidRequest,
-    StaleLease,
-    TransitionRefused,
-)
+from botpool.store.postgres.address import Address
+from botpool.store.postgres.failures import mapped_errors
+from botpool.store.postgres.outage import Outage
+from botpool.store.postgres.servers import Servers
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncIterator, Callable
 
     Connection = asyncpg.pool.PoolConnectionProxy[asyncpg.Record]
 
-MINIMUM_VERSION = 14
-
-_CONNECT_TIMEOUT_SECONDS = 10.0
 # A server that doesn't answer within this time is not just busy.
 _COMMAND_TIMEOUT_SECONDS = 60.0
+_LISTENER_LOOK_SECONDS = 30.0
+_LISTENER_ANSWER_SECONDS = 10.0
 LONG_SECONDS = 24 * 3600.0
 """For statements that may take long."""
 
 # Every query has its index and is planned once. Sequential scans are off, because a plan made while
-# a table was empty would otherwise read all of it, long after it has filled.
-_SERVER_SETTINGS = {
-    "application_name": "botpool",
-    "enable_seqscan": "off",
-    "jit": "off",
-    "lock_timeout": "10s",
-    "plan_cache_mode": "force_generic_plan",
-}
-
-# By an error's code, or how it begins. BP is ours: schema/functions/guards.sql.
-_OURS: tuple[tuple[str, type[BotpoolError]], ...] = (
-    ("BP002", StaleLease),
-    ("BP", TransitionRefused),
-    ("08", DatabaseUnreachable),
-    ("22", InvalidRequest),
-    ("25006", DatabaseUnreachable),  # the server is read-only
-    ("23", ConstraintViolated),
-    ("40", DatabaseBusy),  # such as deadlocks
-    ("53", DatabaseUnreachable),  # too many connections, a full disk
-    ("55P03", DatabaseBusy),  # a lock could not be acquired in time
-    ("57", DatabaseUnreachable),  # the server shuts down, starts up, or ended the query
-)
-
-
-@contextmanager
-def _mapped_errors() -> Iterator[None]:
-    """Turn PostgreSQL's errors into ours by their code; a lost server is `DatabaseUnreachable`."""
-    try:
-        yield
-    except asyncpg.PostgresError as error:
-        code = error.sqlstate or ""
-        ours = next((ours for prefix, ours in _OURS if code.startswith(prefix)), None)
-        if ours is None:
-            raise
-        message = " ".join(str(error).split())
-        if ours is ConstraintViolated:
-            raise ConstraintViolated(message, getattr(error, "constraint_name", None)) from error
-        raise ours(message) from error
-    except (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
-        raise DatabaseUnreachable(f"The database doesn't answer: {error}") from error
+# a table was empty would otherwise read all of it, long after it has filled. They are set once
+# connected: a pooler may refuse or drop settings that come with the connection.
+_SESSION = """
+SET enable_seqscan = off;
+SET jit = off;
+SET lock_timeout = '10s';
+SET plan_cache_mode = force_generic_plan;
+"""
 
 
 class Database:
     """A pool of connections to one database. Safe to share between tasks.
 
     Returning a connection to asyncpg's pool and taking it again costs more than a short query. So
-    a connection is kept at hand while no task waits for one.
+    a connection is kept at hand while no task waits for one. It logs when the database can't be
+    used, and when it can be used again.
     """
 
     def __init__(self, connections: asyncpg.Pool[asyncpg.Record]) -> None:
@@ -89,6 +51,7 @@ class Database:
         self._at_hand: list[Connection] = []
         self._waiting = 0
         self._closing = False
+        self._outage = Outage()
 
     async def fetch(self, sql: str, *args: object) -> list[asyncpg.Record]:
         """Run one statement in a transaction of its own and return its rows."""
@@ -118,7 +81,7 @@ class Database:
 
     async def listen(self, channel: str, heard: Callable[[], None]) -> None:
         """Call `heard` now, and with every notification, until the connection is lost."""
-        with _mapped_errors():
+        with self._outage.noticed(), mapped_errors():
             connection = await self._connections.acquire()
             lost = asyncio.Event()
 
@@ -132,7 +95,9 @@ class Database:
                 connection.add_termination_listener(terminated)
                 await connection.add_listener(channel, notified)
                 heard()
-                await lost.wait()
+                while not await _set_within(lost, _LISTENER_LOOK_SECONDS):
+                    # A machine that is gone ends no connection, so ask whether it is there.
+                    await connection.execute("SELECT 1", timeout=_LISTENER_ANSWER_SECONDS)
             finally:
                 # If the server ended the connection, asyncpg has released it, and this raises.
                 with suppress(asyncpg.InterfaceError):
@@ -153,7 +118,7 @@ class Database:
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[Connection]:
-        with _mapped_errors():
+        with self._outage.noticed(), mapped_errors():
             connection = await self._take()
             try:
                 yield connection
@@ -181,54 +146,46 @@ class Database:
 
 
 @asynccontextmanager
-async def connect(dsn: str, *, max_connections: int = 10) -> AsyncIterator[Database]:
+async def connect(
+    dsn: str, *, max_connections: int = 10, wait_ms: int = 0
+) -> AsyncIterator[Database]:
     """Open the database at `dsn`, and close it at the end.
 
-    Raises `DatabaseUnreachable` or `DatabaseTooOld`; neither shows a password.
+    Raises a `SetupError` that shows no password. `DatabaseUnreachable` may pass by itself: it is
+    only raised when `wait_ms` are over.
     """
-    database = Database(await _open(dsn, max_connections))
+    servers = Servers(Address.read(dsn))
+    await servers.wait_until_fit(wait_ms)
+    database = Database(await open_connections(servers, max_connections))
     try:
         yield database
     finally:
         await database.close()
 
 
-async def _open(dsn: str, max_connections: int) -> asyncpg.Pool[asyncpg.Record]:
-    try:
-        connections = await asyncpg.create_pool(
-            dsn,
-            min_size=0,
-            max_size=max_connections,
-            timeout=_CONNECT_TIMEOUT_SECONDS,
-            command_timeout=_COMMAND_TIMEOUT_SECONDS,
-            init=_prepare,
-            # Nothing outlives its transaction, so a connection needs no clean-up.
-            reset=_keep,
-            server_settings=_SERVER_SETTINGS,
-        )
-        async with connections.acquire() as connection:
-            version = connection.get_server_version()
-    except (ValueError, asyncpg.InterfaceError):
-        # asyncpg's error about an invalid URL may show a part of the password.
-        raise DatabaseUnreachable(
-            "BOTPOOL_DATABASE_URL is not the URL of a PostgreSQL server:"
-            " it must look like postgresql://user:password@host:5432/database."
-        ) from None
-    except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InternalClientError) as error:
-        why = " ".join(str(error).split()) or type(error).__name__
-        raise DatabaseUnreachable(
-            f"The database at BOTPOOL_DATABASE_URL can't be used: {why}."
-        ) from error
-    if version.major < MINIMUM_VERSION:
-        await connections.close()
-        raise DatabaseTooOld(
-            f"The database server is PostgreSQL {version.major};"
-            f" botpool needs {MINIMUM_VERSION} or later."
-        )
-    return connections
+async def open_connections(servers: Servers, max_connections: int) -> asyncpg.Pool[asyncpg.Record]:
+    """Connections as a `Database` needs them. Each is opened when it is needed first."""
+    return await asyncpg.create_pool(
+        min_size=0,
+        max_size=max_connections,
+        connect=servers.connect,
+        command_timeout=_COMMAND_TIMEOUT_SECONDS,
+        init=_prepare,
+        # Nothing outlives its transaction, so a connection needs no clean-up.
+        reset=_keep,
+        server_settings={"application_name": "botpool"},
+    )
+
+
+async def _set_within(event: asyncio.Event, seconds: float) -> bool:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            return await event.wait()
+    return False
 
 
 async def _prepare(connection: asyncpg.Connection[asyncpg.Record]) -> None:
+    await connection.execute(_SESSION)
     await connection.set_type_codec(
         "jsonb", schema="pg_catalog", encoder=_json, decoder=orjson.loads
     )

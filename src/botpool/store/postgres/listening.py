@@ -6,14 +6,12 @@ import asyncio
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
-import structlog
+from botpool.logs import log_failure
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from botpool.store.postgres.database import Database
-
-_log: structlog.stdlib.BoundLogger = structlog.get_logger("botpool")
 
 _RETRY_SECONDS = 1.0
 
@@ -40,7 +38,6 @@ async def _listen(database: Database, channel: str, heard: Callable[[], None]) -
     while True:
         try:
             await database.listen(channel, heard)
-            _log.warning("listening again", channel=channel)
         except Exception as error:  # noqa: BLE001 - whatever it is, listen again
-            _log.warning("can't listen", channel=channel, error=str(error))
+            log_failure("can't listen", error, channel=channel)
             await asyncio.sleep(_RETRY_SECONDS)

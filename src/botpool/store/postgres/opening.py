@@ -17,15 +17,18 @@ if TYPE_CHECKING:
 
 @asynccontextmanager
 async def open_database(
-    settings: Settings, *, max_connections: int = 10
+    settings: Settings, *, max_connections: int = 10, wait_ms: int = 0
 ) -> AsyncIterator[Database]:
     """Connect to `database_url`; without one, to a PostgreSQL of our own in `data_dir`.
 
-    Raises a `SetupError`, whose one sentence says what to fix.
+    A database that can't be reached yet is tried again for `wait_ms`. Raises a `SetupError`, whose
+    one sentence says what to fix.
     """
     async with AsyncExitStack() as stack:
         if settings.database_url is None:
             dsn = await stack.enter_async_context(embedded_postgres(settings.data_dir))
         else:
             dsn = settings.database_url.get_secret_value()
-        yield await stack.enter_async_context(connect(dsn, max_connections=max_connections))
+        yield await stack.enter_async_context(
+            connect(dsn, max_connections=max_connections, wait_ms=wait_ms)
+        )

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import asyncpg
 
-from botpool.errors import SchemaTooNew, SetupError
+from botpool.errors import DatabaseUnfit, SchemaTooNew, SetupError
 from botpool.store.postgres.database import LONG_SECONDS
 from botpool.store.schema.guards import guards
 
@@ -140,8 +140,11 @@ async def migrate(database: Database) -> list[str]:
                 await connection.execute(
                     _NOTE, migration.version, migration.name, migration.checksum
                 )
-    except asyncpg.InsufficientPrivilegeError as error:
-        raise SetupError(f"The database user may not migrate the database: {error}.") from error
+    except DatabaseUnfit as error:
+        raise DatabaseUnfit(
+            f"The database user may not migrate the database: {error};"
+            " let the user own the database and what botpool has made in it."
+        ) from error
     return [migration.name for migration in missing]
 
 

@@ -158,11 +158,18 @@ async def docker_site(database: Database, daemon: Daemon, image: str) -> AsyncIt
     listening = socket.create_server(("127.0.0.1", 0))
     url = f"http://127.0.0.1:{listening.getsockname()[1]}"
     settings = Settings(
-        engine="docker", image_zoom=image, public_url=url, stop_grace_ms=1000, max_pool_size=100
+        engine="docker",
+        docker_network="host",
+        image_zoom=image,
+        public_url=url,
+        stop_grace_ms=1000,
+        max_pool_size=100,
     )
     store = Store(database)
     engine = DockerEngine(
-        {"a": daemon.address}, installation=await store.installation.name(), network="host"
+        {"a": daemon.address},
+        installation=await store.installation.name(),
+        options=settings.docker_options,
     )
     async with pool_at_work(database, store, engine, settings) as pool:
         arrivals = Arrivals(create_app(store, pool, settings, Keys(store, settings)))

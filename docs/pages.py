@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from botpool.container_file import OURS, DockerOptions
 from botpool.settings import OLD_NAMES, Settings
 from botpool.states import (
     BOT_ENDED,
@@ -15,6 +17,7 @@ from botpool.states import (
     SLOT_STEPS,
     BotStatus,
     FailureCause,
+    Platform,
 )
 
 if TYPE_CHECKING:
@@ -140,7 +143,79 @@ def _other(name: str) -> str:
     return f" (or `{name.upper()}`)" if Settings.model_fields[name].validation_alias else ""
 
 
+EXAMPLE = """\
+[all.env]
+LANG = "C.UTF-8"
+HTTPS_PROXY = "http://proxy.internal:3128"
+
+[all.docker]
+memory = "2GiB"
+shm_size = "1GiB"
+user = "1000:1000"
+security_opt = ["no-new-privileges", "seccomp=chrome.json"]
+
+[google-meet.env]
+ACCOUNT_PASSWORD = "correct horse battery staple"
+
+[google-meet.docker]
+memory = "4GiB"
+volumes = ["/srv/fonts:/usr/share/fonts:ro"]
+"""
+"""A container file. The tests read it."""
+
+
+def container_file() -> str:
+    """Every key of the container file."""
+    rows = []
+    for name, field in DockerOptions.model_fields.items():
+        default = field.get_default(call_default_factory=True)
+        shown = f"`{json.dumps(default)}`" if default or default is False else ""
+        example = (field.examples or [""])[0]
+        rows.append(f"| `{name}` | `{example}` | {shown} | {field.description} |")
+    platforms = ", ".join(f"`{platform}`" for platform in Platform)
+    ours = ", ".join(f"`{name}`" for name in sorted(OURS))
+    return f"""{_MADE}
+# The container file
+
+`BOTPOOL_CONTAINER_FILE` names a TOML file with what containers get beyond their image:
+
+```toml
+{EXAMPLE}```
+
+It has a table `all` for every platform, and one for each platform:
+{platforms}.
+Each may have a table `env` and a table `docker`. A variable or a key of a platform wins over the
+same one of `all`, as a whole: lists and tables are not joined. Both win over
+`BOTPOOL_DOCKER_NETWORK`, `BOTPOOL_DOCKER_CPUS`, `BOTPOOL_DOCKER_MEMORY` and
+`BOTPOOL_DOCKER_SHM_SIZE`. [How to give an image what it needs](../how-to/images.md) shows it in
+use.
+
+botpool reads the file when it starts. If something in it is wrong, `serve` names every mistake with
+its line, and exits with code 2; `botpool doctor` also finds what a host lacks. Each slot follows a
+change with its next bot: if its container was made with anything else, it is made anew.
+
+## `env`
+
+Environment variables, on every engine. A name has letters, digits and `_`; a value is a string.
+Values are secret: botpool shows them nowhere, and keeps only a digest of them. A bot that prints
+its environment prints them into its own log lines, and whoever may use Docker on a host can read
+them there. On Coolify a value can have neither a `'` nor a line break. These are botpool's own, and
+can't be set:
+{ours}.
+
+## `docker`
+
+For containers of the `docker` engine, Podman's too. Coolify takes `cpus`, `memory` and `shm_size`,
+and `serve` refuses the others for it; `process` takes none.
+
+| key | example | default | meaning |
+|---|---|---|---|
+{chr(10).join(rows)}
+"""
+
+
 PAGES = {
     FOLDER / "concepts" / "states.md": states,
+    FOLDER / "reference" / "container-file.md": container_file,
     FOLDER / "reference" / "settings.md": settings,
 }

@@ -6,7 +6,7 @@ import difflib
 import os
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 from platformdirs import user_data_path
@@ -14,6 +14,7 @@ from pydantic import (
     AliasChoices,
     ByteSize,
     Field,
+    PrivateAttr,
     SecretStr,
     ValidationError,
     field_validator,
@@ -21,14 +22,24 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from botpool.container_file import (
+    OURS,
+    ContainerFile,
+    ContainerOptions,
+    DockerOptions,
+    read_container_file,
+)
 from botpool.errors import SettingsInvalid
 from botpool.states import PLATFORM_ALIASES, Platform
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 Milliseconds = Annotated[int, Field(gt=0, le=2**31 - 1)]
 
-# botpool sets these in every container, so a botpool that is started in one may find them.
-_OF_CONTAINERS = ("URL", "SLOT_TOKEN")
 _PREFIX = "BOTPOOL_"
+_NEAR = 0.6
+"""How much alike two words are, from 0 to 1, of which one may be the other misspelt."""
 
 KEY_FORM = "16 to 500 printable ASCII characters, without a space"
 """What a key that botpool did not make must look like."""
@@ -115,6 +126,14 @@ class Settings(BaseSettings):
         default=None, description="Image of a Microsoft Teams bot."
     )
     image_zoom: str | None = Field(default=None, description="Image of a Zoom bot.")
+    container_file: Path | None = Field(
+        default=None,
+        description=(
+            "A TOML file with what containers get beyond their image: environment variables,"
+            " volumes, limits and more, for all platforms or one. It wins over the settings of"
+            " Docker's network and limits. See [its reference](container-file.md)."
+        ),
+    )
     max_pool_size: int = Field(
         default=100, ge=0, le=1_000_000, description="The most slots that a platform may have."
     )
@@ -323,6 +342,8 @@ class Settings(BaseSettings):
         default="auto", description="`auto` is `console` on a terminal and `json` elsewhere."
     )
 
+    _containers: ContainerFile = PrivateAttr(default_factory=ContainerFile)
+
     @field_validator("host")
     @classmethod
     def _read_host(cls, host: str) -> str:
@@ -377,6 +398,15 @@ class Settings(BaseSettings):
             )
         return self
 
+    @model_validator(mode="after")
+    def _read_container_file(self) -> Self:
+        if self.container_file is not None:
+            try:
+                self._containers = read_container_file(self.container_file)
+            except ValueError as error:
+                raise ValueError(f"BOTPOOL_CONTAINER_FILE: {error}") from None
+        return self
+
     @property
     def runtime_url(self) -> str:
         """The URL at which containers reach botpool."""
@@ -400,6 +430,37 @@ class Settings(BaseSettings):
             Platform.ZOOM: self.image_zoom,
         }
         return images[platform]
+
+    def container_options(self, platform: Platform) -> ContainerOptions:
+        """What the containers of a platform get beyond their image.
+
+        The container file wins over the `docker_…` settings.
+        """
+        limits = {
+            "cpus": self.docker_cpus,
+            "memory": self.docker_memory,
+            "shm_size": self.docker_shm_size,
+        }
+        return self._containers.options(platform, {"network": self.docker_network, **limits})
+
+    @property
+    def docker_options(self) -> dict[Platform, DockerOptions]:
+        """How Docker makes the containers of each platform."""
+        return {platform: self.container_options(platform).docker for platform in Platform}
+
+    @property
+    def never_pulled(self) -> set[str]:
+        """The images that at least one platform says are never pulled."""
+        images = {
+            self.image(each)
+            for each, docker in self.docker_options.items()
+            if docker.pull == "never"
+        }
+        return {image for image in images if image is not None}
+
+    def docker_keys(self, platform: Platform) -> set[str]:
+        """The keys of the table `docker` that the container file sets for a platform."""
+        return self._containers.docker_keys(platform)
 
 
 def load_settings(**given: Any) -> Settings:
@@ -433,7 +494,24 @@ def unknown_variables() -> dict[str, str | None]:
     found: dict[str, str | None] = {}
     for variable in sorted(os.environ):
         prefix, name = variable[: len(_PREFIX)].upper(), variable[len(_PREFIX) :].upper()
-        if prefix == _PREFIX and name not in {*known, *old, *_OF_CONTAINERS}:
-            near = difflib.get_close_matches(name, known, n=1)
-            found[variable] = f"{_PREFIX}{near[0]}" if near else None
+        # A botpool that is started in a container finds what botpool sets there.
+        if prefix == _PREFIX and name not in {*known, *old} and _PREFIX + name not in OURS:
+            near = _nearest(name, known)
+            found[variable] = f"{_PREFIX}{near}" if near else None
     return found
+
+
+def _nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name of which each word is nearly the one at its place in this name, if any."""
+    words = name.split("_")
+    near = {
+        other: min(map(_likeness, words, other.split("_")))
+        for other in known
+        if other.count("_") == name.count("_")
+    }
+    best = max(near, key=near.__getitem__, default=None)
+    return best if best is not None and near[best] >= _NEAR else None
+
+
+def _likeness(one: str, other: str) -> float:
+    return difflib.SequenceMatcher(None, one, other).ratio()

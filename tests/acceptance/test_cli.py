@@ -135,6 +135,19 @@ async def test_what_can_t_be_served_is_one_sentence_and_exit_code_2(
     assert not [*tmp_path.iterdir()]
 
 
+async def test_mistakes_in_the_container_file_are_told_by_their_lines_and_exit_code_2(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "containers.toml"
+    file.write_text('[all.env]\nPORT = 8080\n\n[zoom.docker]\nmemory = "secret"\n')
+    data = tmp_path / "data"
+    answer = await botpool("serve", data_dir=str(data), container_file=str(file))
+    told = "line 2: all.env.PORT must be a string: put it in quotes; line 5: zoom.docker.memory"
+    sentence = f"BOTPOOL_CONTAINER_FILE: {file}, {told} must be a size, such as `2GiB`."
+    assert answer == (2, "", f"botpool: {sentence}\n")
+    assert not data.exists()
+
+
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [

@@ -23,6 +23,7 @@ from testbed.docker import (
 )
 from tests.fakes.coolify import Coolify, Rules, TaskContainers
 from tests.support.coolify_engine import engine_on
+from tests.support.docker_scene import made_with
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -69,7 +70,7 @@ async def podman() -> AsyncIterator[Daemon]:
 @pytest.fixture(scope="session")
 async def docker_engine(docker: Daemon) -> AsyncIterator[DockerEngine]:
     """Host "a" has BOT_IMAGE, whose `/bot` does what TEST_BEHAVIOUR in its environment says."""
-    engine = DockerEngine({"a": docker.address}, installation="test", network="host")
+    engine = DockerEngine({"a": docker.address}, installation="test", options=made_with())
     yield engine
     await engine.close()
 
@@ -77,7 +78,7 @@ async def docker_engine(docker: Daemon) -> AsyncIterator[DockerEngine]:
 @pytest.fixture(scope="session")
 async def podman_engine(podman: Daemon) -> AsyncIterator[DockerEngine]:
     """The same as `docker_engine`, on Podman."""
-    engine = DockerEngine({"a": podman.address}, installation="test", network="host")
+    engine = DockerEngine({"a": podman.address}, installation="test", options=made_with())
     yield engine
     await engine.close()
 

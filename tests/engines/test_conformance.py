@@ -13,6 +13,7 @@ from botpool.engines.base import STOPPED, Container, ContainerSpec, ContainerSta
 from botpool.engines.process.engine import ProcessEngine
 from botpool.engines.simulated import SimulatedEngine
 from botpool.errors import ContainerMissing, EngineError, EngineRefused, ImageMissing
+from botpool.states import Platform
 from testbed.docker import BOT, BOT_IMAGE
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class Stand:
                 "name": f"pool-zoom-{number:03}-abcdef",
                 "slot_id": number,
                 "slot_name": f"pool-zoom-{number:03}",
+                "platform": Platform.ZOOM,
                 "image": self.image,
                 "environment": environment,
                 **changes,

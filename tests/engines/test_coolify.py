@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import AsyncMock, patch
 
 import pytest
+from pydantic import ByteSize
 
+from botpool.container_file import DockerOptions
 from botpool.engines.base import Container, ContainerSpec, ContainerState
 from botpool.errors import ContainerMissing, EngineRefused, EngineUnavailable
+from botpool.states import Platform
 from tests.fakes.coolify import Coolify, Rules
 from tests.support.coolify_engine import api_of, engine_on
 from tests.support.virtual_time import virtual
@@ -38,7 +41,8 @@ class Site:
     async def created(self, number: int = 1, **changes: Any) -> Container:
         name = f"pool-zoom-{number:03}"
         place = {"host": "a", "name": f"{name}-abcdef", "slot_id": number, "slot_name": name}
-        given = {"image": IMAGE, "environment": {"BOTPOOL_URL": "http://pool"}}
+        environment = {"BOTPOOL_URL": "http://pool"}
+        given = {"platform": Platform.ZOOM, "image": IMAGE, "environment": environment}
         spec = ContainerSpec(**{**place, **given, **changes})
         return Container("a", await self.engine.create(spec))
 
@@ -94,8 +98,8 @@ async def site(options: dict[str, Any] | None = None, **rules: Any) -> AsyncIter
 
 @virtual
 async def test_an_application_is_made_with_everything_it_needs_and_no_public_address() -> None:
-    options = {"cpus": 1.5, "memory": 2 * 2**30, "shm_size": 2**30}
-    async with site(options) as s:
+    limits = DockerOptions(cpus=1.5, memory=ByteSize(2 * 2**30), shm_size=ByteSize(2**30))
+    async with site({"options": {Platform.ZOOM: limits}}) as s:
         made = s.made(await s.created())
         assert made.created == {
             "project_uuid": s.coolify.project_uuid,

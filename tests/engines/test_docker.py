@@ -42,8 +42,7 @@ async def engine(docker: Daemon) -> AsyncIterator[DockerEngine]:
 
 
 async def test_limits_labels_and_policies_are_set(docker: Daemon) -> None:
-    limits = {"cpus": 0.5, "memory": 2**26, "shm_size": 2**25}
-    async with opened(docker, **limits) as engine:
+    async with opened(docker, cpus=0.5, memory=2**26, shm_size=2**25) as engine:
         container = await started(engine, spec("limited"))
         found = await inspected(docker, container.ref)
     config = found["HostConfig"]

@@ -13,7 +13,7 @@ from botpool.engines.base import Container, ContainerState
 from botpool.engines.docker.engine import DockerEngine, docker_hosts
 from botpool.errors import EngineRefused, EngineUnavailable, SettingsInvalid
 from testbed.docker import BOT_IMAGE, Daemon, busybox_image, docker_daemon, load, need
-from tests.support.docker_scene import spec, started, web_server
+from tests.support.docker_scene import made_with, spec, started, web_server
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -69,7 +69,7 @@ async def test_hosts_are_apart_and_one_that_is_down_is_not_empty(
     async with docker_daemon(folder / "docker") as second:
         await load(second, busybox_image(folder / "bot.tar", BOT_IMAGE))
         hosts = {"a": docker.address, "b": second.address}
-        engine = DockerEngine(hosts, installation="apart", network="host")
+        engine = DockerEngine(hosts, installation="apart", options=made_with())
         assert engine.hosts() == ("a", "b")
         container = await started(engine, spec("apart", host="b"))
         assert [listed.container for listed in await engine.list("b")] == [container]

@@ -24,6 +24,7 @@ from botpool.engines.process.folder import Folder
 from botpool.engines.process.tree import alive
 from botpool.errors import EngineRefused, EngineUnavailable
 from botpool.settings import Settings
+from botpool.states import Platform
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -62,6 +63,7 @@ async def created(engine: ProcessEngine, number: int = 1) -> Container:
         name=f"pool-zoom-{number:03}-abcdef",
         slot_id=number,
         slot_name=f"pool-zoom-{number:03}",
+        platform=Platform.ZOOM,
         image=None,
         environment={"BOTPOOL_SLOT_TOKEN": "secret"},
     )

@@ -8,7 +8,7 @@ import pytest
 
 from botpool.engines.base import ContainerSpec
 from botpool.reconciler.compare import CompareCounts
-from botpool.states import BotStatus, FailureCause, SlotStatus
+from botpool.states import BotStatus, FailureCause, Platform, SlotStatus
 from tests.support.works import container, working
 
 if TYPE_CHECKING:
@@ -83,6 +83,7 @@ async def test_a_container_that_no_slot_has_is_stopped_and_removed(database: Dat
             name="pool-zoom-009-leftover",
             slot_id=999,
             slot_name="pool-zoom-009",
+            platform=Platform.ZOOM,
             image=None,
             environment={},
         )
@@ -102,6 +103,7 @@ async def test_a_container_whose_slot_somebody_works_on_is_left_alone(
             name="pool-google-meet-001-newone",
             slot_id=slot.id,
             slot_name=slot.slot_name,
+            platform=slot.platform,
             image=None,
             environment={},
         )

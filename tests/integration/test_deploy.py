@@ -12,6 +12,7 @@ from botpool.engines.base import ContainerState, Observation, Traits
 from botpool.engines.simulated import Faults
 from botpool.errors import EngineUnavailable, StaleLease
 from botpool.models.slots import WaitsFor
+from botpool.settings import Settings
 from botpool.states import (
     BotStatus,
     FailureCause,
@@ -27,9 +28,12 @@ from tests.support.works import (
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from botpool.engines.base import Container
+    from botpool.models.slots import Slot
     from botpool.store import Database
+    from tests.support.works import Works
 
 pytestmark = pytest.mark.older_postgres
 
@@ -329,6 +333,61 @@ async def test_a_container_that_would_call_where_we_are_not_any_more_is_made_ane
         await (await new_reconciler(works.store, works.pool, works.engine, moved)).run_once()
         assert told == [works.settings.runtime_url, "http://moved.test"]
         assert container(old) not in works.engine.containers()
+
+
+async def test_a_container_is_made_anew_when_anything_that_it_is_made_with_has_changed(
+    database: Database, tmp_path: Path
+) -> None:
+    file = tmp_path / "containers.toml"
+    told: list[str | None] = []
+
+    async def next_bot(works: Works, text: str) -> Slot:
+        """The slot after another bot, launched by a replica that reads this file."""
+        file.write_text(text)
+        settings = Settings(**works.settings.model_dump() | {"container_file": file})
+        other = await replace(works, settings=settings).replica()
+        bot = (await works.create()).bot
+        await other.run_once()
+        slot = await works.slot_of(bot.id)
+        assert slot.status is SlotStatus.BUSY
+        await works.end(slot)
+        await other.run_once()
+        return await works.store.slots.get(slot.id)
+
+    async with working(database) as works:
+        works.engine.started = lambda _, environment: told.append(environment.get("SECRET"))
+        first = await works.warm()
+        assert first.spec_digest is not None
+        same = await next_bot(works, '[zoom.env]\nSECRET = "other"\n')
+        assert same.spec_digest == first.spec_digest
+        assert same.creations == first.creations + 1  # for the bot after it
+        digests = {first.spec_digest}
+        for text in (
+            '[all.env]\nSECRET = "one"\n',
+            '[google-meet.env]\nSECRET = "two"\n',
+            '[all.env]\nSECRET = "two"\n[all.docker]\nmemory = "1GiB"\n',
+        ):
+            before = await works.store.slots.get(first.id)
+            slot = await next_bot(works, text)
+            assert slot.creations == before.creations + 2  # the one that it had was not used
+            assert slot.spec_digest is not None
+            digests.add(slot.spec_digest)
+        assert told == [None, None, "one", "two", "two"]
+        assert len(digests) == 4
+        assert len(works.engine.containers()) == 1
+
+
+async def test_a_container_from_before_is_made_anew_and_one_of_another_pool_is_kept(
+    database: Database,
+) -> None:
+    async with working(database, traits=Traits(reusable=True)) as works:
+        slot = await works.warm()
+        await works.database.execute("UPDATE bot_pool_slots SET spec_digest = NULL")
+        again = await works.warm()
+        assert again.container_ref != slot.container_ref
+        assert again.spec_digest == slot.spec_digest
+        await works.database.execute("UPDATE bot_pool_slots SET spec_digest = NULL, creations = 0")
+        assert (await works.warm()).container_ref == again.container_ref
 
 
 async def test_slots_are_made_of_the_image_that_the_settings_name_now(database: Database) -> None:

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from aiohttp import web
 
+from botpool.container_file import DockerOptions
 from botpool.engines.base import Container, ContainerSpec
 from botpool.engines.docker.engine import DockerEngine
+from botpool.states import Platform
 from testbed.docker import BOT_IMAGE
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Collection, Mapping
 
     from botpool.engines.base import Engine
     from testbed.docker import Daemon
@@ -25,17 +27,36 @@ def spec(name: str, behaviour: str = "run", **changes: Any) -> ContainerSpec:
         "name": name,
         "slot_id": 7,
         "slot_name": "pool-zoom-007",
+        "platform": Platform.ZOOM,
         "image": BOT_IMAGE,
         "environment": {"TEST_BEHAVIOUR": behaviour},
     }
     return ContainerSpec(**{**fields, **changes})
 
 
+def made_with(**keys: Any) -> dict[Platform, DockerOptions]:
+    """Options for every platform, on the network of the machine unless they say otherwise."""
+    return dict.fromkeys(Platform, DockerOptions(**{"network": "host", **keys}))
+
+
 @asynccontextmanager
-async def opened(daemon: Daemon, **options: Any) -> AsyncIterator[DockerEngine]:
-    """An engine of another installation than the one that the tests share."""
-    options = {"installation": "other", "network": "host", **options}
-    engine = DockerEngine({"a": daemon.address}, **options)
+async def opened(
+    daemon: Daemon,
+    *,
+    options: Mapping[Platform, DockerOptions] | None = None,
+    never_pulled: Collection[str] = (),
+    **keys: Any,
+) -> AsyncIterator[DockerEngine]:
+    """An engine of another installation than the one that the tests share.
+
+    Its containers are made with these options, or else with these keys.
+    """
+    engine = DockerEngine(
+        {"a": daemon.address},
+        installation="other",
+        options=options or made_with(**keys),
+        never_pulled=never_pulled,
+    )
     try:
         yield engine
     finally:

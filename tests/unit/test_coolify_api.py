@@ -164,7 +164,8 @@ async def test_variables_are_set_with_every_flag_and_taken_literally() -> None:
     async with talking(answer([], 201)) as (api, coolify):
         assert await api.set_environment("u", {"A": "$1", "B": ""})
     flags = {
-        **dict.fromkeys(("is_preview", "is_multiline", "is_shown_once", "is_buildtime"), False),
+        **dict.fromkeys(("is_preview", "is_multiline", "is_buildtime"), False),
+        "is_shown_once": True,
         **dict.fromkeys(("is_literal", "is_runtime"), True),
     }
     data = [{"key": "A", "value": "$1", **flags}, {"key": "B", "value": "", **flags}]

@@ -22,6 +22,7 @@ from botpool.engines.coolify.wire import (
     version_number,
 )
 from botpool.errors import EngineRefused, EngineUnavailable
+from botpool.states import Platform
 from tests.fakes.coolify import Coolify as Imitation
 from tests.fakes.coolify import Rules
 from tests.support.coolify_engine import engine_on
@@ -283,7 +284,9 @@ async def engine_with(**rules: Any) -> AsyncIterator[tuple[CoolifyEngine, Imitat
 def spec(number: int, host: str) -> ContainerSpec:
     name = f"pool-zoom-{number:03}"
     place = {"host": host, "name": f"{name}-abcdef", "slot_name": name}
-    return ContainerSpec(**place, slot_id=number, image="bot:1", environment={})
+    return ContainerSpec(
+        **place, slot_id=number, platform=Platform.ZOOM, image="bot:1", environment={}
+    )
 
 
 @virtual

@@ -122,11 +122,21 @@ def test_a_variable_that_is_no_setting_is_found_with_the_one_that_is_meant(
 ) -> None:
     known = {"BOTPOOL_PORT", "botpool_host", "BOTPOOL_COOLIFY_API_URL"}
     of_containers = {"BOTPOOL_URL", "BOTPOOL_SLOT_TOKEN"}
-    for name in {*known, *of_containers, "BOTPOOL_MAX_POLL_SIZE", "BOTPOOL_XYZZY"}:
+    misspelt = {
+        "BOTPOOL_MAX_POLL_SIZE": "BOTPOOL_MAX_POOL_SIZE",
+        "BOTPOOL_PROT": "BOTPOOL_PORT",
+        "BOTPOOL_DOKCER_HOST": "BOTPOOL_DOCKER_HOSTS",
+        "BOTPOOL_DATABASE_URI": "BOTPOOL_DATABASE_URL",
+        # These are other words, however much they have in common with a setting.
+        "BOTPOOL_DOCKER_ENV": None,
+        "BOTPOOL_COOLIFY_SERVER_NAME": None,
+        "BOTPOOL_LOG_FILE": None,
+        "BOTPOOL_XYZZY": None,
+    }
+    for name in {*known, *of_containers, *misspelt}:
         monkeypatch.setenv(name, "1")
     found = unknown_variables()
-    assert found["BOTPOOL_MAX_POLL_SIZE"] == "BOTPOOL_MAX_POOL_SIZE"
-    assert found["BOTPOOL_XYZZY"] is None
+    assert {name: found[name] for name in misspelt} == misspelt
     assert {*found}.isdisjoint(known | of_containers)
 
 

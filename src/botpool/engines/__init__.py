@@ -25,10 +25,19 @@ _MADE_OF_IMAGES = (EngineName.COOLIFY, EngineName.DOCKER)
 
 
 def check_engine(settings: Settings) -> None:
-    """Raise `SettingsInvalid` unless the settings name a known engine. Makes no engine."""
+    """Raise `SettingsInvalid` unless the settings name an engine that can do what they ask for.
+
+    Makes no engine.
+    """
     if settings.engine not in [*EngineName]:
         names = ", ".join(sorted(EngineName))
         raise SettingsInvalid(f"BOTPOOL_ENGINE is {settings.engine!r}, but must be one of {names}.")
+    if settings.engine == EngineName.COOLIFY:
+        # Imported here because it takes long.
+        from botpool.engines.coolify.settings import container_mistakes  # noqa: PLC0415
+
+        if mistakes := container_mistakes(settings):
+            raise SettingsInvalid(f"BOTPOOL_CONTAINER_FILE: {'; '.join(mistakes)}.")
 
 
 def lacks_images(settings: Settings) -> bool:
@@ -52,10 +61,8 @@ def make_engines(settings: Settings, installation: str) -> Mapping[str, Engine]:
         EngineName.DOCKER: DockerEngine(
             docker_hosts(settings.docker_hosts),
             installation=installation,
-            network=settings.docker_network,
-            cpus=settings.docker_cpus,
-            memory=settings.docker_memory,
-            shm_size=settings.docker_shm_size,
+            options=settings.docker_options,
+            never_pulled=settings.never_pulled,
         ),
     }
     if settings.engine == EngineName.COOLIFY or settings.coolify_api_url is not None:

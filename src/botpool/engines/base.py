@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from botpool.states import Platform
+
 
 class EngineName(StrEnum):
     """The names of the engines that `botpool serve` can run bots on."""
@@ -80,13 +82,14 @@ class ContainerSpec:
 
     `name` becomes its reference if the engine lets us choose one. A call that is repeated has the
     same name. The engine keeps `slot_id` and `slot_name` with the container, so that a list of
-    containers says which slot each belongs to.
+    containers says which slot each belongs to. An engine may have options for each `platform`.
     """
 
     host: str
     name: str
     slot_id: int
     slot_name: str
+    platform: Platform
     image: str | None
     environment: Mapping[str, str] = field(repr=False)
 

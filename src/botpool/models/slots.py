@@ -78,7 +78,8 @@ class Slot:
     `due_at` is when the reconciler looks at it next, `reserved_by` is the replica that works on it
     now, and `read_at` is the database's time when this was read. If it is `held`, its host is
     unhealthy, so it gets no bot. `failed_launches` counts the launches in a row that failed on its
-    container, and `remakes` the containers that it got for that.
+    container, and `remakes` the containers that it got for that. `spec_digest` is of what its
+    container was made with, if that is known.
     """
 
     id: int
@@ -104,7 +105,7 @@ class Slot:
     deployment_status: str | None
     deployment_started_at: datetime | None
     creations: int
-    runtime_url: str | None
+    spec_digest: bytes | None
     last_bot_id: int | None
     due_at: datetime | None
     reserved_by: str | None

@@ -86,15 +86,23 @@ class Slots:
         *,
         host: str | None,
         attempt: int,
+        spec_digest: bytes | None = None,
         remade: bool = False,
     ) -> list[Transition]:
         """Record which container a slot has now, with the old reference and the attempt.
 
-        `remade`: it was created because launches failed on the old one.
+        `spec_digest` is of what it was made with, if that is known. `remade`: it was created
+        because launches failed on the old one.
         """
         written = await self._publisher.publish(
             self._store.slots.record_container(
-                slot_id, lease, container_ref, host, attempt, remade=remade
+                slot_id,
+                lease,
+                container_ref,
+                host=host,
+                attempt=attempt,
+                spec_digest=spec_digest,
+                remade=remade,
             )
         )
         if not written:

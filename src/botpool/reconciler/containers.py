@@ -6,6 +6,8 @@ import base64
 import hashlib
 from typing import TYPE_CHECKING
 
+import orjson
+
 from botpool.engines.base import Container, ContainerSpec
 from botpool.errors import EngineError, ImageMissing, NoImage
 from botpool.models.storable import storable
@@ -31,6 +33,24 @@ def container_name(installation: str, slot: Slot, number: int) -> str:
     return f"{slot.slot_name}-{suffix}"
 
 
+def spec_digest(context: Context, slot: Slot) -> bytes:
+    """A digest of what a container of this slot is made with now: all but its token and its bot.
+
+    Secrets are in it, so it is all that is kept of them.
+    """
+    options = context.settings.container_options(slot.platform)
+    traits = context.engine(slot).traits
+    told_at_start = traits.reusable and traits.environment_at_start
+    made_with = {
+        "image": slot.image,
+        "url": None if told_at_start else context.settings.runtime_url,
+        "environment": options.environment,
+        # Without defaults, so that a new option changes nothing for those who don't use it.
+        "docker": options.docker.model_dump(mode="json", exclude_defaults=True),
+    }
+    return hashlib.sha256(orjson.dumps(made_with, option=orjson.OPT_SORT_KEYS)).digest()
+
+
 async def create(context: Context, slot: Slot, number: int, *, remade: bool = False) -> Container:
     """Create the `number`-th container of a slot, with a new token, and record it.
 
@@ -48,13 +68,20 @@ async def create(context: Context, slot: Slot, number: int, *, remade: bool = Fa
             name=container_name(context.installation, slot, number),
             slot_id=slot.id,
             slot_name=slot.slot_name,
+            platform=slot.platform,
             image=slot.image,
             environment=environment,
         )
     )
     context.reached(Checkpoint.CREATE_DONE)
     await context.pool.slots.record_container(
-        slot.id, slot.lease, ref, host=slot.host, attempt=number, remade=remade
+        slot.id,
+        slot.lease,
+        ref,
+        host=slot.host,
+        attempt=number,
+        spec_digest=spec_digest(context, slot),
+        remade=remade,
     )
     context.reached(Checkpoint.CREATE_RECORDED)
     return Container(slot.host, ref)

@@ -1,4 +1,4 @@
-"""What a container gets: where botpool is, a token of its slot alone, and its bot's data."""
+"""What a container gets: its variables, botpool's address, a token of its slot, its bot's data."""
 
 from __future__ import annotations
 
@@ -20,14 +20,19 @@ _NO_DATA = base64.urlsafe_b64encode(b"{}").decode()
 
 
 async def new_environment(context: Context, slot: Slot) -> dict[str, str]:
-    """What a container needs to call botpool. Its token is new; the slot's old token is invalid.
+    """The variables of the container file, and what a container needs to call botpool.
 
-    Raises `StaleLease` if we don't have the slot any more.
+    Its token is new; the slot's old token is invalid. Raises `StaleLease` if we don't have the slot
+    any more.
     """
-    token, url = secrets.token_urlsafe(32), context.settings.runtime_url
-    if not await context.store.slots.set_token(slot, context.replica, token, url):
+    token = secrets.token_urlsafe(32)
+    if not await context.store.slots.set_token(slot, context.replica, token):
         raise StaleLease(f"Another replica has {slot.slot_name}.")
-    return {"BOTPOOL_URL": url, "BOTPOOL_SLOT_TOKEN": token}
+    return {
+        **context.settings.container_options(slot.platform).environment,
+        "BOTPOOL_URL": context.settings.runtime_url,
+        "BOTPOOL_SLOT_TOKEN": token,
+    }
 
 
 async def environment_without_bot(context: Context, slot: Slot) -> dict[str, str]:

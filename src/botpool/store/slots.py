@@ -115,13 +115,10 @@ class Slots:
 
     # Containers and deployments
 
-    async def set_token(self, slot: Slot, replica: str, token: str, url: str) -> bool:
-        """Record the hash of the token of the slot's next container, if the replica has the slot.
-
-        `url` is the URL at which that container reaches botpool.
-        """
+    async def set_token(self, slot: Slot, replica: str, token: str) -> bool:
+        """Record the hash of the token of a slot's next container, if the replica has the slot."""
         return await self._queries.found(
-            "set_token", slot.id, slot.lease, replica, token_digest(token), url
+            "set_token", slot.id, slot.lease, replica, token_digest(token)
         )
 
     async def record_container(
@@ -129,14 +126,15 @@ class Slots:
         slot_id: int,
         lease: int,
         container_ref: str,
+        *,
         host: str | None,
         attempt: int,
-        *,
+        spec_digest: bytes | None,
         remade: bool,
     ) -> list[Transition]:
         """Record which container a slot has, if that is new, and count it if it was `remade`."""
         return await self._queries.transitions(
-            "record_container", slot_id, lease, container_ref, host, attempt, remade
+            "record_container", slot_id, lease, container_ref, host, attempt, spec_digest, remade
         )
 
     async def launches_elsewhere(self, slot: Slot) -> bool:

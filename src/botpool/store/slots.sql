@@ -139,9 +139,9 @@ FROM slot
 RETURNING *;
 
 -- name: set_token
--- Note, before a container is made, what its token will hash to, and by what it will call us. Only the
--- replica that has reserved the slot may.
-UPDATE bot_pool_slots SET token_hash = $4, runtime_url = $5
+-- Note, before a container is made, what its token will hash to. Only the replica that has reserved the
+-- slot may.
+UPDATE bot_pool_slots SET token_hash = $4
 WHERE id = $1 AND lease = $2 AND reserved_by = $3
 RETURNING id;
 
@@ -154,8 +154,8 @@ JOIN bot_pool_slots other ON other.engine = s.engine AND other.host = s.host AND
 WHERE s.id = $1;
 
 -- name: record_container
--- Note, under the lease, which container a slot has now ($3) and on which host ($4). $6: it was made anew
--- because launches failed on the one before it.
+-- Note, under the lease, which container a slot has now ($3), on which host ($4), and what it was made
+-- with ($6). $7: it was made anew because launches failed on the one before it.
 WITH slot AS MATERIALIZED (
     SELECT s.*, b.id AS bot_id, b.correlation_id FROM bot_pool_slots s
     LEFT JOIN bots b ON b.id = coalesce(s.assigned_bot_id, s.last_bot_id)
@@ -164,8 +164,8 @@ WITH slot AS MATERIALIZED (
 ),
 changed AS (
     UPDATE bot_pool_slots s
-    SET container_ref = $3, host = $4, creations = $5, failed_launches = 0, failing_since = NULL,
-        remakes = s.remakes + $6::boolean::integer
+    SET container_ref = $3, host = $4, creations = $5, spec_digest = $6, failed_launches = 0,
+        failing_since = NULL, remakes = s.remakes + $7::boolean::integer
     FROM slot WHERE s.id = slot.id
 ),
 bot AS (
@@ -236,7 +236,7 @@ WHERE engine = $1 AND host = $2 AND container_ref IS NULL AND status = 'idle' AN
 -- name: give_up_container
 -- Let a slot have no container, and the next one of this image ($3).
 UPDATE bot_pool_slots
-SET image = $3, container_ref = NULL, failed_launches = 0, failing_since = NULL
+SET image = $3, container_ref = NULL, spec_digest = NULL, failed_launches = 0, failing_since = NULL
 WHERE id = $1 AND lease = $2
 RETURNING *, botpool_now() AS read_at;
 

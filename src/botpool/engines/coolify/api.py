@@ -136,7 +136,7 @@ class CoolifyApi:
                 "is_preview": False,
                 "is_literal": True,
                 "is_multiline": False,
-                "is_shown_once": False,
+                "is_shown_once": True,  # some are secrets, and nobody needs to see the others
                 "is_runtime": True,
                 "is_buildtime": False,
             }

@@ -13,6 +13,7 @@ import asyncio
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
+from botpool.container_file import DockerOptions
 from botpool.engines.base import (
     REFERENCE,
     STOPPED,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from botpool.engines.base import ContainerSpec, PullProgress
     from botpool.engines.coolify.api import CoolifyApi
     from botpool.engines.coolify.wire import Application
+    from botpool.states import Platform
 
 _STATES = {
     "running": ContainerState.RUNNING,
@@ -72,9 +74,10 @@ class SlotLike(NamedTuple):
 class CoolifyEngine:
     """The servers in `servers`, each with its destination, or None if it has only one.
 
-    Applications are created in one environment of one project. `memory` and `shm_size` are in
-    bytes. Without `bot_data`, a start leaves the environment unchanged, which saves a request. No
-    list is read more often than every `list_seconds`.
+    Applications are created in one environment of one project. Of the `options` of a platform they
+    get the limits of CPUs, memory and shared memory. Without `bot_data`, a start leaves the
+    environment unchanged, which saves a request. No list is read more often than every
+    `list_seconds`.
     """
 
     name = "coolify"
@@ -87,9 +90,7 @@ class CoolifyEngine:
         project: str,
         environment: str,
         installation: str,
-        cpus: float | None = None,
-        memory: int | None = None,
-        shm_size: int | None = None,
+        options: Mapping[Platform, DockerOptions] | None = None,
         bot_data: bool = True,
         list_seconds: float = LIST_SECONDS,
     ) -> None:
@@ -109,15 +110,7 @@ class CoolifyEngine:
         self._project = project
         self._environment = environment
         self._installation = installation
-        self._limits: dict[str, object] = {}
-        options = ["--init"]
-        if cpus is not None:
-            self._limits["limits_cpus"] = f"{cpus:g}"
-        if memory is not None:
-            self._limits["limits_memory"] = f"{max(1, memory // _MEGABYTE)}m"
-        if shm_size is not None:
-            options.append(f"--shm-size={max(1, shm_size // _MEGABYTE)}m")
-        self._limits["custom_docker_run_options"] = " ".join(options)
+        self._options = dict(options or {})
         # These only save requests: forgetting them does no harm.
         self._stopped_at: dict[str, float] = {}
         self._proved_at: dict[str, float] = {}
@@ -325,7 +318,7 @@ class CoolifyEngine:
                 "description": mark[:_LONGEST_DESCRIPTION],
                 "ports_exposes": "80",
                 "instant_deploy": False,
-                **self._limits,
+                **_limits(self._options.get(spec.platform, DockerOptions())),
             }
         )
 
@@ -372,6 +365,18 @@ class CoolifyEngine:
                 state=ContainerState.RUNNING, detail=f"status {seen.detail}, but still running"
             )
         return seen
+
+
+def _limits(options: DockerOptions) -> dict[str, object]:
+    limits: dict[str, object] = {}
+    run_options = ["--init"]
+    if options.cpus is not None:
+        limits["limits_cpus"] = f"{options.cpus:g}"
+    if options.memory is not None:
+        limits["limits_memory"] = f"{max(1, options.memory // _MEGABYTE)}m"
+    if options.shm_size is not None:
+        run_options.append(f"--shm-size={max(1, options.shm_size // _MEGABYTE)}m")
+    return {**limits, "custom_docker_run_options": " ".join(run_options)}
 
 
 def _observation(found: Application) -> Observation:

@@ -11,9 +11,16 @@ from botpool.engines.coolify.api import CoolifyApi
 from botpool.engines.coolify.budget import Budget
 from botpool.engines.coolify.engine import CoolifyEngine
 from botpool.errors import SettingsInvalid
+from botpool.states import Platform
 
 if TYPE_CHECKING:
     from botpool.settings import Settings
+
+_TAKEN = frozenset({"cpus", "memory", "shm_size"})
+"""What an application takes of the table `docker` of the container file."""
+
+_BREAKS = re.compile(r"['\x00-\x1f\x7f]")
+"""In the literal value of a variable, this breaks the deployment."""
 
 
 def coolify_api(
@@ -51,6 +58,26 @@ def coolify_servers(settings: Settings) -> dict[str, str | None]:
     return dict(zip(servers, destinations or [None] * len(servers), strict=True))
 
 
+def container_mistakes(settings: Settings) -> list[str]:
+    """What the container file asks for and Coolify can't do, a clause each."""
+    keys = {f"docker.{key}" for each in Platform for key in settings.docker_keys(each) - _TAKEN}
+    names = {
+        name
+        for each in Platform
+        for name, value in settings.container_options(each).environment.items()
+        if _BREAKS.search(value)
+    }
+    mistakes = []
+    if keys:
+        mistakes.append(f"Coolify can't give containers {', '.join(sorted(keys))}")
+    if names:
+        mistakes.append(
+            f"Coolify can't deploy values with a single quote or a line break, which"
+            f" {', '.join(sorted(names))} {'has' if len(names) == 1 else 'have'}"
+        )
+    return mistakes
+
+
 def coolify_engine(
     settings: Settings, installation: str, transport: httpx.AsyncBaseTransport | None = None
 ) -> CoolifyEngine:
@@ -64,9 +91,7 @@ def coolify_engine(
         project=settings.coolify_project_uuid,
         environment=settings.coolify_environment_name,
         installation=installation,
-        cpus=settings.docker_cpus,
-        memory=settings.docker_memory,
-        shm_size=settings.docker_shm_size,
+        options=settings.docker_options,
         bot_data=settings.coolify_bot_data,
     )
 

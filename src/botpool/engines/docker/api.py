@@ -30,7 +30,8 @@ ANSWER_SECONDS = 30
 BAD_REQUEST = 400
 NOT_FOUND = 404
 CONFLICT = 409
-_DENIED = frozenset({401, 403})
+_UNAUTHORIZED = 401
+DENIED = frozenset({_UNAUTHORIZED, 403})
 _NOT_NOW = frozenset({408, 429})
 _SERVER_ERROR = 500
 _NO_STATUS = 0
@@ -39,10 +40,13 @@ _ANSWER = aiohttp.ClientTimeout(total=ANSWER_SECONDS)
 # A pull may take as long as it needs. It is only given up if nothing arrives for long.
 _PULL = aiohttp.ClientTimeout(total=None, sock_connect=ANSWER_SECONDS, sock_read=600)
 
+_NO_NAME_GIVEN = "no basic auth credentials"
+"""What Docker says, as a server error, of a registry that wants a name and gets none."""
+
 # What a registry answers in place of an image. Neither Docker nor Podman passes on its status, but
-# both pass on its code, such as `manifest unknown`. The first one here is Docker's own.
+# both pass on its code, such as `manifest unknown`.
 _REFUSED_BY_REGISTRY = re.compile(
-    r"no basic auth credentials|\b(?:unauthorized|denied|manifest unknown|name unknown): "
+    rf"{_NO_NAME_GIVEN}|\b(?:unauthorized|denied|manifest unknown|name unknown): "
 )
 
 _FRAME = struct.Struct(">BxxxL")  # the head of a log's frame: which output, how many bytes
@@ -83,6 +87,12 @@ def open_client(address: str | None, version: str = "auto") -> Docker:
         raise EngineUnavailable(
             "There is no Docker on this machine: start it, or set BOTPOOL_DOCKER_HOSTS."
         ) from error
+
+
+def is_podman(version: Mapping[str, Any]) -> bool:
+    """Whether this is the version of a Podman."""
+    parts = version.get("Components") or []
+    return any("podman" in str(part.get("Name", "")).lower() for part in parts)
 
 
 async def inspect(client: Docker, ref: str) -> dict[str, Any] | None:
@@ -202,11 +212,26 @@ async def pull(
         failure = await _failure(answer)
     if failure.status >= _SERVER_ERROR and not _refuses(failure.message):
         # In a pull, a registry's denial looks like any server error; this call tells it apart.
-        url = _url(client, f"distribution/{image}/json")
-        async with client.session.get(url, headers=headers, timeout=_ANSWER) as answer:
-            if answer.status in _DENIED:
-                raise DockerError(answer.status, failure.message) from failure
+        asked = await ask_registry(client, image, auth)
+        if asked is not None and asked.status in DENIED:
+            raise DockerError(asked.status, failure.message) from failure
     raise _pull_failure(failure.status, failure.message) from failure
+
+
+async def ask_registry(client: Docker, image: str, auth: str | None) -> DockerError | None:
+    """Let a host ask the registry for an image, and return why that failed, None if it is there.
+
+    The status is `NOT_FOUND` if the registry doesn't have it, and in `DENIED` if the credentials
+    don't open it. Podman can't do this.
+    """
+    headers = {"X-Registry-Auth": auth} if auth else {}
+    url = _url(client, f"distribution/{image}/json")
+    async with client.session.get(url, headers=headers, timeout=_ANSWER) as answer:
+        if answer.ok:
+            return None
+        failure = await _failure(answer)
+    denied = _NO_NAME_GIVEN in failure.message
+    return DockerError(_UNAUTHORIZED, failure.message) if denied else failure
 
 
 async def _follow(answer: aiohttp.ClientResponse, progress: Callable[[PullProgress], None]) -> None:

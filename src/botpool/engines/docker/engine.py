@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 
 from aiodocker import DockerError
 
+from botpool.container_file import DockerOptions
 from botpool.engines.base import (
-    REFERENCE,
     STOPPED,
     Container,
     ContainerState,
@@ -24,6 +24,7 @@ from botpool.engines.base import (
     Traits,
 )
 from botpool.engines.docker import api as docker_api
+from botpool.engines.docker.configuration import configuration
 from botpool.engines.docker.credentials import registry_header
 from botpool.errors import (
     ContainerMissing,
@@ -35,18 +36,18 @@ from botpool.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from aiodocker import Docker
 
     from botpool.engines.base import ContainerSpec, PullProgress
+    from botpool.states import Platform
 
 _INSTALLATION = "botpool.installation"
 _SLOT_ID = "botpool.slot-id"
 _SLOT_NAME = "botpool.slot-name"
 
-_LOG = {"Type": "json-file", "Config": {"max-size": "10m", "max-file": "2"}}
-_WITHOUT_GATEWAY = ("host", "none", "container:")
+_DEFAULTS = DockerOptions()
 
 _STATES = {
     "created": ContainerState.CREATED,
@@ -109,7 +110,8 @@ class DockerEngine:
     """The hosts in `hosts`, each with its address; None means Docker's own default.
 
     Containers carry the name of the `installation`, so that they can be told from those of another
-    botpool on the same host. `memory` and `shm_size` are in bytes.
+    botpool on the same host. `options` are those of each platform's containers. An image in
+    `never_pulled` must be on a host before it is used there.
     """
 
     name = "docker"
@@ -120,29 +122,14 @@ class DockerEngine:
         hosts: Mapping[str, str | None],
         *,
         installation: str,
-        network: str = "bridge",
-        cpus: float | None = None,
-        memory: int | None = None,
-        shm_size: int | None = None,
+        options: Mapping[Platform, DockerOptions] | None = None,
+        never_pulled: Collection[str] = (),
     ) -> None:
         self._hosts = dict(hosts)
         self._installation = installation
+        self._options = dict(options or {})
+        self._never_pulled = frozenset(never_pulled)
         self._clients: dict[str, Docker] = {}
-        self._host_config: dict[str, Any] = {
-            # An init process: it reaps what a bot leaves behind, and passes signals on to the bot.
-            "Init": True,
-            "LogConfig": _LOG,
-            "NetworkMode": network,
-            "RestartPolicy": {"Name": "no"},
-        }
-        if not network.startswith(_WITHOUT_GATEWAY):
-            self._host_config["ExtraHosts"] = ["host.docker.internal:host-gateway"]
-        if cpus is not None:
-            self._host_config["NanoCpus"] = round(cpus * 1e9)
-        if memory is not None:
-            self._host_config["Memory"] = int(memory)
-        if shm_size is not None:
-            self._host_config["ShmSize"] = int(shm_size)
 
     def hosts(self) -> Sequence[str]:
         """The hosts in the order in which they were given."""
@@ -157,6 +144,8 @@ class DockerEngine:
         with self._docker(host) as client:
             if await docker_api.has_image(client, image):
                 return False
+            if image in self._never_pulled:
+                raise EngineRefused(f"{image} is not on {host}, and `docker.pull` is `never`.")
             await docker_api.pull(client, image, await registry_header(image), progress)
             if not await docker_api.has_image(client, image):
                 raise EngineUnavailable(
@@ -173,8 +162,8 @@ class DockerEngine:
         """Create a container. It replaces a stopped one of ours that has its name."""
         if not spec.image:
             raise NoImage(f"{spec.slot_name} has no image: set the image of its platform.")
-        config = self._config(spec)
         with self._docker(spec.host) as client:
+            config = await self._config(client, spec)
             try:
                 await client.containers.create(config, name=spec.name)
             except DockerError as error:
@@ -254,18 +243,16 @@ class DockerEngine:
                 self._clients[host] = docker_api.open_client(self._hosts[host])
             yield self._clients[host]
 
-    def _config(self, spec: ContainerSpec) -> dict[str, Any]:
-        environment = {**spec.environment, REFERENCE: spec.name}
-        return {
-            "Image": spec.image,
-            "Env": [f"{name}={value}" for name, value in environment.items()],
-            "Labels": {
-                _INSTALLATION: self._installation,
-                _SLOT_ID: str(spec.slot_id),
-                _SLOT_NAME: spec.slot_name,
-            },
-            "HostConfig": self._host_config,
+    async def _config(self, client: Docker, spec: ContainerSpec) -> dict[str, Any]:
+        labels = {
+            _INSTALLATION: self._installation,
+            _SLOT_ID: str(spec.slot_id),
+            _SLOT_NAME: spec.slot_name,
         }
+        options = self._options.get(spec.platform, _DEFAULTS)
+        profile = any(option.profile for option in options.security_opt)
+        podman = profile and docker_api.is_podman(await client.version())
+        return configuration(spec, options, labels, podman=podman)
 
     async def _own(self, client: Docker, ref: str) -> dict[str, Any] | None:
         """What Docker says about a container, None if it is gone or not ours."""

@@ -8,6 +8,7 @@ import re
 import shlex
 import sys
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ import pytest
 from botpool.doctor import (
     Finding,
     Result,
+    clocks,
     diagnose,
     folders,
 )
@@ -302,3 +304,29 @@ async def test_a_check_that_fails_stops_no_other(
     assert found.result is Result.PROBLEM
     assert "ZeroDivisionError: one over nothing" in found.found
     assert only(findings, "slots folder", "process").result is Result.OK
+
+
+# The clock
+
+
+@pytest.mark.parametrize(
+    ("seconds", "result", "words"),
+    [
+        (37, Result.WARNING, "The clock of the database is 37 s behind"),
+        (-37, Result.WARNING, "The clock of the database is 37 s ahead of"),
+        (0, Result.OK, "agrees"),
+    ],
+)
+async def test_a_database_whose_clock_is_off_is_a_warning(
+    tmp_path: Path,
+    database_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    seconds: int,
+    result: Result,
+    words: str,
+) -> None:
+    read = clocks.now
+    monkeypatch.setattr(doctor_database, "now", lambda: read() + timedelta(seconds=seconds))
+    found = only(await diagnose(settings_in(tmp_path, database_url=database_url)), "clock")
+    assert found.result is result
+    assert words in found.found

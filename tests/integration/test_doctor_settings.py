@@ -66,6 +66,50 @@ async def test_a_platform_that_is_used_needs_an_image(
     assert [each.mend for each in bad] == ["Set BOTPOOL_IMAGE_GOOGLE_MEET."]
 
 
+# The container file
+
+
+async def test_a_container_file_whose_secrets_others_may_read_is_a_warning(tmp_path: Path) -> None:
+    file = tmp_path / "containers.toml"
+    for text, mode, result in (
+        ('[all.env]\nA = "1"', 0o640, Result.WARNING),
+        ('[all.env]\nA = "1"', 0o600, Result.OK),
+        ("[all.docker]\ncpus = 1", 0o644, Result.OK),
+    ):
+        file.write_text(text)
+        file.chmod(mode)
+        found = only(await diagnose(settings_in(tmp_path, container_file=file)), "container file")
+        assert (found.result, str(file) in found.found) == (result, True)
+
+
+@pytest.mark.parametrize(("engine", "result"), [("process", "warning"), ("coolify", "problem")])
+async def test_what_an_engine_can_t_do_of_the_container_file_is_told(
+    tmp_path: Path, engine: str, result: str
+) -> None:
+    file = tmp_path / "containers.toml"
+    settings = {"container_file": file, "coolify_api_url": None}
+    file.write_text('[zoom.docker]\nvolumes = ["a1:/a"]\n')
+    found = only(
+        await diagnose(settings_in(tmp_path, **settings), engine), "container file", engine
+    )
+    assert found.result == result
+    assert "docker.volumes" in found.found
+    file.write_text('[zoom.env]\nA = "1"\n')
+    assert (
+        of(await diagnose(settings_in(tmp_path, **settings), engine), "container file", engine)
+        == []
+    )
+
+
+async def test_variables_of_containers_are_shown_in_no_finding(tmp_path: Path) -> None:
+    file = tmp_path / "containers.toml"
+    file.write_text('[all.env]\nA = "hunter22.invalid"\n')
+    settings = settings_in(
+        tmp_path, container_file=file, public_url="http://hunter22.invalid", image_zoom="z:1"
+    )
+    assert "hunter22" not in str(await diagnose(settings, "coolify"))
+
+
 # The address
 
 

@@ -12,15 +12,13 @@ from urllib.parse import SplitResult, urlsplit
 import httpx
 
 from botpool.engines.base import EngineName
+from botpool.engines.docker.configuration import GATEWAY
 from botpool.engines.docker.engine import docker_hosts
 from botpool.errors import SettingsInvalid
 
 if TYPE_CHECKING:
     from botpool.doctor.findings import Check, Report
     from botpool.settings import Settings
-
-GATEWAY = "host.docker.internal"
-"""The name by which containers on a bridge reach their machine."""
 
 _ANSWER_SECONDS = 5.0
 _HEALTHY = {"status": "ok"}
@@ -61,7 +59,8 @@ async def examine_way(report: Report, settings: Settings, engine: str) -> None:
 
 def _check_docker(check: Check, url: SplitResult, settings: Settings) -> None:
     here = _docker_is_here(settings)
-    shared = settings.docker_network == "host" and here
+    networks = {options.network for options in settings.docker_options.values()}
+    shared = networks == {"host"} and here
     if is_local(url.hostname or "") and not shared:
         port = url.port or settings.port
         name = GATEWAY if here else "this-machine.example"

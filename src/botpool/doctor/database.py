@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from botpool.doctor.clocks import check_clock, now
 from botpool.doctor.folders import check_disk, why_not_writable
 from botpool.errors import DatabaseTooOld, DatabaseUnfit, SchemaTooNew, SettingsInvalid
 from botpool.store import Store, check_schema, open_database
@@ -68,6 +69,8 @@ async def examine_database(report: Report, settings: Settings) -> Known | None:
                 where = f"embedded in {settings.data_dir}" if embedded else "BOTPOOL_DATABASE_URL"
                 check.ok(f"PostgreSQL {await store.server.version()}, {where}")
                 await _examine_server(report, store, settings)
+                if not embedded:
+                    await _examine_clock(report, store)
                 return await _read(report, database)
         except DatabaseTooOld as error:
             check.problem(str(error), f"Use PostgreSQL {MINIMUM_VERSION} or later.")
@@ -100,6 +103,12 @@ async def _examine_server(report: Report, store: Store, settings: Settings) -> N
             )
         else:
             check.ok(found)
+
+
+async def _examine_clock(report: Report, store: Store) -> None:
+    async with report.check("clock", seconds=_READ_SECONDS) as check:
+        asked = now()
+        check_clock(check, "the database", await store.installation.now(), asked, now())
 
 
 async def _read(report: Report, database: Database) -> Known | None:

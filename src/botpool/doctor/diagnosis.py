@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from botpool.doctor.address import examine_address, examine_way
+from botpool.doctor.container_file import examine_container_file, examine_left_out
 from botpool.doctor.coolify import examine_coolify
 from botpool.doctor.database import examine_database
 from botpool.doctor.docker import examine_docker
@@ -15,6 +16,7 @@ from botpool.doctor.images import examine_images
 from botpool.doctor.process import examine_process
 from botpool.engines.base import EngineName
 from botpool.settings import unknown_variables
+from botpool.states import Platform
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,6 +29,11 @@ if TYPE_CHECKING:
 
 _SECONDS = 60.0
 """How long all checks of an engine may take together."""
+
+_SECRET_LENGTH = 8
+"""A shorter variable is no secret, and may be a part of any sentence."""
+
+_REMOVE = "Remove it. docs/reference/settings.md lists every setting."
 
 
 async def diagnose(
@@ -42,6 +49,7 @@ async def diagnose(
     """
     report = Report()
     await _examine_variables(report)
+    await examine_container_file(report, settings)
     known = await examine_database(report, settings)
     await examine_address(report, settings)
     used = await _examine_engines(report, settings, known) if engine is None else [engine]
@@ -66,7 +74,7 @@ def unreadable_settings(error: SettingsInvalid) -> Finding:
 async def _examine_variables(report: Report) -> None:
     async with report.check("settings") as check:
         for name, meant in unknown_variables().items():
-            advice = f"If you mean {meant}, rename it." if meant else "Remove it."
+            advice = f"If you mean {meant}, rename it." if meant else _REMOVE
             check.warning(f"{name} is not a botpool setting", advice)
 
 
@@ -103,9 +111,11 @@ async def _examine(
             await examine_way(report, settings, engine)
         if engine == EngineName.PROCESS:
             await examine_process(report, settings)
+            await examine_left_out(report, settings, engine)
         elif engine == EngineName.DOCKER:
             await examine_docker(report, settings, known)
         else:
+            await examine_left_out(report, settings, engine)
             await examine_coolify(report, settings, known, coolify_transport)
     return report.findings
 
@@ -131,3 +141,7 @@ def _secrets(settings: Settings) -> Iterable[str]:
     token = settings.coolify_api_token
     if token is not None and (inner := token.get_secret_value().partition("|")[2]):
         yield inner
+    for platform in Platform:
+        for value in settings.container_options(platform).environment.values():
+            if len(value) >= _SECRET_LENGTH:
+                yield value

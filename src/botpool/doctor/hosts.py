@@ -22,7 +22,8 @@ async def examine_room(report: Report, settings: Settings, hosts: int) -> None:
         found = f"{most} slots fit on {hosts} host{'s' if hosts > 1 else ''}"
         if most < settings.max_pool_size:
             check.warning(
-                f"{found}, but each platform may have {settings.max_pool_size}",
+                f"{found}, of all platforms together, but each platform may have"
+                f" {settings.max_pool_size}: bots that find no room wait in the queue",
                 "Raise BOTPOOL_MAX_SLOTS_PER_HOST, add hosts, or lower BOTPOOL_MAX_POOL_SIZE.",
             )
         else:

@@ -13,12 +13,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench import api, core, engines
+from bench import api, core, engines, queue
 from bench.report import write_readme
 from botpool.logs import configure_logs
 from testbed.network import leave_machine_network
 
-PARTS = {"core": core.run, "engines": engines.run, "api": api.run}
+PARTS = {"core": core.run, "queue": queue.run, "engines": engines.run, "api": api.run}
 
 
 async def main() -> int:

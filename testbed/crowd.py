@@ -45,9 +45,31 @@ FROM generate_series(1, $2::integer) n, (
 ) step (machine, from_status, to_status)
 """
 
+_WAITING_BOTS = """
+WITH bot AS (
+    INSERT INTO bots (
+        platform, meeting_url, bot_display_name, status, priority, queue_timeout_ms, correlation_id,
+        metadata, config, created_at
+    )
+    SELECT
+        $1, 'https://meet.google.com/abc-defg-hij', 'Notes', 'QUEUED', 100, 300000, n::text,
+        '{}', '{}', now()
+    FROM generate_series(1, $2::integer) n
+    RETURNING *
+), entry AS (
+    INSERT INTO bot_pool_queue (bot_id, platform, priority, queued_at, timeout_at)
+    SELECT id, platform, priority, created_at, created_at + interval '1 day' FROM bot
+    RETURNING *
+)
+INSERT INTO queue_changes (platform, priority, block, bots)
+SELECT platform, priority, queue_block(bot_id), count(*) FROM entry GROUP BY 1, 2, 3
+"""
 
-async def crowd(database: Database, platform: str, *, slots: int = 0, bots: int = 0) -> None:
-    """Add idle slots, and bots that ended long ago with what was written of them."""
+
+async def crowd(
+    database: Database, platform: str, *, slots: int = 0, bots: int = 0, waiting: int = 0
+) -> None:
+    """Add idle slots, bots that ended long ago with what was written of them, bots that wait."""
     async with database.transaction() as connection:
         # Past the triggers: a million checks of what is known to be right would take minutes.
         await connection.execute("SET LOCAL session_replication_role = replica")
@@ -57,4 +79,5 @@ async def crowd(database: Database, platform: str, *, slots: int = 0, bots: int 
         )
         await connection.execute(_ENDED_BOTS, platform, bots)
         await connection.execute(_TRANSITIONS, platform, bots)
+        await connection.execute(_WAITING_BOTS, platform, waiting)
     await database.execute("VACUUM ANALYZE")

@@ -13,6 +13,7 @@ from aiohttp import web
 
 from botpool.engines.base import Container, ContainerSpec, ContainerState
 from botpool.engines.process.engine import ProcessEngine
+from botpool.states import Platform
 from tests.support.docker_scene import web_server
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ async def test_a_browser_runs_as_a_bot_and_nothing_of_it_is_left(
             name="pool-google-meet-001-abcdef",
             slot_id=1,
             slot_name="pool-google-meet-001",
+            platform=Platform.GOOGLE_MEET,
             image=None,
             environment={"PAGE": f"{url}/"},
         )

@@ -24,7 +24,6 @@ from botpool.states import (
     BOT_RELAUNCHABLE,
     BotStatus,
     FailureCause,
-    Platform,
     SlotStatus,
 )
 from botpool.store.queries import named_queries
@@ -455,7 +454,7 @@ async def test_a_bot_that_goes_back_to_the_queue_keeps_its_place_in_it(scene: Sc
             slot_id=slot.id, lease=slot.lease, cause=FailureCause.ENGINE, reason="it did not start"
         )
     )
-    order = await scene.store.queue.entries(Platform.GOOGLE_MEET)
+    order = await scene.queue()
     assert [entry.bot_id for entry in order] == [bots[1], bots[3], bots[4]]
     assert (
         order[0].timeout_at - await scene.store.installation.now()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -387,6 +388,57 @@ async def test_an_operator_sees_pools_slots_and_the_queue(api: Api) -> None:
     ]
     assert (entry["botId"], entry["position"]) == (bots[3]["id"], 1)
     problem(await api.admin.get("/api/v1/slots/999"), 404, "slot_not_found")
+
+
+async def test_the_queue_is_listed_page_by_page_with_the_right_positions(api: Api) -> None:
+    zoom = "https://zoom.us/j/1234567890"
+    for _ in range(3):
+        await api.ask()
+        await api.ask(meetingUrl=zoom)
+    late, *meet = [
+        (await api.ask(priority=priority)).json()["bot"]["id"] for priority in (200, 100, 100, 100)
+    ]
+    zooms = [(await api.ask(meetingUrl=zoom)).json()["bot"]["id"] for _ in range(2)]
+
+    async def listed(limit: int, **parameters: Any) -> list[tuple[str, int, int]]:
+        seen: list[tuple[str, int, int]] = []
+        cursor = None
+        while True:
+            asked = {"limit": limit, **parameters} | ({"cursor": cursor} if cursor else {})
+            page = (await api.admin.get("/api/v1/queue", params=asked)).json()
+            seen += [(e["platform"], e["position"], e["botId"]) for e in page["entries"]]
+            cursor = page["nextCursor"]
+            if cursor is None:
+                return seen
+            assert len(page["entries"]) == limit
+
+    of_meet = [("google-meet", n, bot_id) for n, bot_id in enumerate([*meet, late], 1)]
+    of_zoom = [("zoom", n, bot_id) for n, bot_id in enumerate(zooms, 1)]
+    for limit in range(1, 7):
+        assert await listed(limit) == of_meet + of_zoom
+        assert await listed(limit, platform="google-meet") == of_meet
+        assert await listed(limit, platform="zoom") == of_zoom
+
+
+async def test_a_page_of_the_queue_goes_on_after_a_bot_that_has_left(api: Api) -> None:
+    bots = [(await api.ask()).json()["bot"]["id"] for _ in range(7)][3:]
+    page = (await api.admin.get("/api/v1/queue", params={"limit": 2})).json()
+    for bot_id in bots[:2]:
+        await api.alice.post(f"{BOTS}/{bot_id}/stop")
+    rest = await api.admin.get("/api/v1/queue", params={"cursor": page["nextCursor"]})
+    assert [(e["botId"], e["position"]) for e in rest.json()["entries"]] == [
+        (bots[2], 1),
+        (bots[3], 2),
+    ]
+
+
+@pytest.mark.parametrize(
+    "place", ["", "7", "google-meet,100", "skype,100,7", "zoom,-1,7", f"zoom,1,{2**63}", "zoom,1,x"]
+)
+async def test_a_cursor_of_the_queue_that_is_none_is_refused(api: Api, place: str) -> None:
+    cursor = base64.urlsafe_b64encode(place.encode()).decode()
+    answer = await api.admin.get("/api/v1/queue", params={"cursor": cursor})
+    assert "cursor" in problem(answer, 422, "invalid_request")["detail"]
 
 
 @pytest.mark.parametrize("path", ["pool", "slots", "slots/1", "queue"])

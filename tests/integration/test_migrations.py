@@ -10,6 +10,7 @@ import asyncpg
 import pytest
 
 from botpool.errors import SchemaTooNew, SetupError
+from botpool.models.queue import QueuePage
 from botpool.models.slots import WaitsFor
 from botpool.pool import Pool
 from botpool.settings import Settings
@@ -194,3 +195,30 @@ async def test_what_was_said_in_sentences_is_kept_as_values(empty_database_url: 
         duties = await database.fetch("SELECT name FROM duties ORDER BY name")
         assert [duty["name"] for duty in duties] == ["compare process/local"]
         assert await database.fetch("SELECT FROM hosts WHERE unhealthy_since IS NULL") == []
+
+
+async def test_bots_that_waited_before_they_were_counted_keep_their_places(
+    empty_database_url: str,
+) -> None:
+    async with connect(empty_database_url) as database:
+        older = [step for step in migrations() if step.name < "0009_queue_counts"]
+        await apply(database, older)
+        await database.execute(
+            """
+            INSERT INTO bots (id, platform, meeting_url, bot_display_name, status, priority,
+                queue_timeout_ms, correlation_id, metadata, config, created_at)
+            SELECT n, 'zoom', '', '', 'QUEUED', 100, 0, '', '{}', '{}', now()
+            FROM unnest(ARRAY[1, 1023, 1024, 5000]) n;
+            INSERT INTO bot_pool_queue (bot_id, platform, priority, queued_at, timeout_at)
+            SELECT id, platform, priority, created_at, now() FROM bots;
+            """
+        )
+        await migrate(database)
+        queue = await Store(database).queue.page(QueuePage())
+        assert [(entry.bot_id, entry.position) for entry in queue] == [
+            (1, 1),
+            (1023, 2),
+            (1024, 3),
+            (5000, 4),
+        ]
+        assert await database.fetch("SELECT FROM queue_changes") == []

@@ -60,6 +60,8 @@ MAX_SIZE = 3
 PLATFORMS = (Platform.GOOGLE_MEET, Platform.ZOOM)
 START = datetime(2026, 1, 1, tzinfo=UTC)
 TIMEOUT = timedelta(seconds=10)
+# Those who wait are counted in blocks of 1,024 ids: let there be two of them.
+FIRST_BOT = 1019
 
 Result = TypeVar("Result")
 
@@ -105,7 +107,7 @@ CALLS: dict[str, Callable[[Pool, ModelSlot], Coroutine[Any, Any, object]]] = {
     "error": lambda pool, slot: pool.relaunch.fail_launch(
         FailedLaunch(slot_id=slot.id, lease=slot.lease, cause=FailureCause.ENGINE, reason="broken")
     ),
-    "stop": lambda pool, slot: pool.assignments.stop_bot(slot.bot or 1),
+    "stop": lambda pool, slot: pool.assignments.stop_bot(slot.bot or FIRST_BOT),
     "expire": lambda pool, _: pool.queue.expire(),
     "container": lambda pool, slot: pool.slots.record_container(
         slot.id, slot.lease, f"{slot.id}/{slot.lease}", host=None, attempt=1
@@ -172,12 +174,12 @@ class Model:
 
     def waiting(self, platform: Platform) -> list[Entry]:
         entries = [e for e in self.queue if e.platform is platform and e.timeout_at > self.now]
-        return sorted(entries, key=lambda e: (e.priority, e.queued_at, e.bot))
+        return sorted(entries, key=lambda e: (e.priority, e.bot))
 
     def position(self, bot: int) -> int:
         platform = self.bots[bot].platform
         entries = [entry for entry in self.queue if entry.platform is platform]
-        entries.sort(key=lambda e: (e.priority, e.queued_at, e.bot))
+        entries.sort(key=lambda e: (e.priority, e.bot))
         return [entry.bot for entry in entries].index(bot) + 1
 
     def free_slot(self, platform: Platform) -> ModelSlot | int | None:
@@ -238,7 +240,8 @@ class PoolMachine(RuleBasedStateMachine):
         ]
         self.run(
             self.database.execute(
-                "TRUNCATE bots, transitions RESTART IDENTITY CASCADE; UPDATE pools SET size = 0"
+                "TRUNCATE bots, transitions, queue_counts, queue_changes RESTART IDENTITY CASCADE;"
+                f" ALTER SEQUENCE bots_id_seq RESTART {FIRST_BOT}; UPDATE pools SET size = 0"
             )
         )
         self.run(self.store.installation.set_virtual_time(START))
@@ -407,7 +410,10 @@ class PoolMachine(RuleBasedStateMachine):
         return [
             {(s.id, s.platform, s.number, s.status, s.bot, s.lease) for s in model.slots.values()},
             {(b.id, b.status, b.attempts) for b in model.bots.values()},
-            {(e.bot, e.priority, e.queued_at, e.timeout_at) for e in model.queue},
+            {
+                (e.bot, e.priority, e.queued_at, e.timeout_at, model.position(e.bot))
+                for e in model.queue
+            },
         ]
 
     def seen(self) -> list[object]:
@@ -418,14 +424,20 @@ class PoolMachine(RuleBasedStateMachine):
                 for s in slots
             },
             {(b["id"], b["status"], b["launch_attempts"]) for b in bots},
-            {(e["bot_id"], e["priority"], e["queued_at"], e["timeout_at"]) for e in entries},
+            {
+                (e["bot_id"], e["priority"], e["queued_at"], e["timeout_at"], e["position"])
+                for e in entries
+            },
         ]
 
     async def read(self) -> tuple[Any, Any, Any]:
-        slots, bots, entries = [
+        slots, bots = [
             await self.database.fetch(f"SELECT * FROM {table} ORDER BY id")
-            for table in ("bot_pool_slots", "bots", "bot_pool_queue")
+            for table in ("bot_pool_slots", "bots")
         ]
+        entries = await self.database.fetch(
+            "SELECT *, bots_ahead(platform, priority, bot_id) + 1 AS position FROM bot_pool_queue"
+        )
         return slots, bots, entries
 
     def take_over(self) -> None:

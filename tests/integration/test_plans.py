@@ -131,7 +131,9 @@ HOT: dict[str, tuple[Any, ...]] = {
     "slots.set_token": ("slot", 1, "me", b"digest"),
     "queue.assign_waiting": (ZOOM,),
     "queue.expire": (100,),
-    "queue.place": ("bot",),
+    "queue.place": ("waiting",),
+    "queue.page": (ZOOM, 100, "waiting", ZOOM, 51),
+    "pools.is_full": (ZOOM,),
     "transitions.timeline": ("bot",),
     "transitions.read": (0, 0, 500),
     "transitions.bounds": (),
@@ -165,7 +167,7 @@ HOT: dict[str, tuple[Any, ...]] = {
 }
 # Those that find nothing here, or return none of what they change.
 QUIET = {
-    *("queue.expire", "queue.assign_waiting", "queue.place", "transitions.timeline"),
+    *("queue.expire", "queue.assign_waiting", "transitions.timeline"),
     *("reservations.renew", "reservations.give_back", "pulls.wake"),
     *("slots.set_token", "slots.of_token", "slots.of_host", "slots.without_container"),
     *(
@@ -190,7 +192,11 @@ async def test_a_hot_query_reads_no_table_as_a_whole(crowded: Database, name: st
     (slot,) = await crowded.fetch(
         "SELECT id, assigned_bot_id FROM bot_pool_slots WHERE slot_name = 'pool-zoom-001'"
     )
-    known = {"slot": slot["id"], "bot": slot["assigned_bot_id"]}
+    known = {
+        "slot": slot["id"],
+        "bot": slot["assigned_bot_id"],
+        "waiting": slot["assigned_bot_id"] + WAITING // 2,
+    }
 
     def argument(value: Any) -> Any:
         if isinstance(value, list):
@@ -228,7 +234,7 @@ async def read_whole(connection: Any) -> dict[str, int]:
         ("bots.of_container", "bots_container_ref"),
         ("slots.of_bots", "bot_pool_slots_assigned_bot_id_key"),
         ("queue.expire", "bot_pool_queue_timeout"),
-        ("queue.entries", "bot_pool_queue_order"),
+        ("queue.page", "bot_pool_queue_order"),
         ("transitions.timeline", "transitions_bot"),
         ("reservations.reserve_due", "bot_pool_slots_due"),
         ("pulls.wake", "bot_pool_slots_deploying"),
@@ -240,14 +246,33 @@ async def read_whole(connection: Any) -> dict[str, int]:
 async def test_a_hot_query_uses_the_index_made_for_it(
     crowded: Database, name: str, index: str
 ) -> None:
-    arguments = {**HOT, "queue.entries": (ZOOM,), "slots.of_bots": ([1],)}[name]
-    types = {"bot": 1}
+    arguments = {**HOT, "slots.of_bots": ([1],)}[name]
+    types = {"bot": 1, "waiting": 1}
     rows = await crowded.fetch(
         f"EXPLAIN {sql(name)}",
         *(types.get(value, value) if isinstance(value, str) else value for value in arguments),
     )
     plan = "\n".join(row[0] for row in rows)
     assert f"using {index} on" in plan
+
+
+@pytest.mark.parametrize("name", ["bots.create", "queue.place", "queue.page"])
+async def test_a_place_in_the_queue_is_told_without_counting_it_all(
+    crowded: Database, name: str
+) -> None:
+    """Blocks of 1,024 are summed up, and only one of them is counted, from its end."""
+    read = (
+        "SELECT coalesce(sum(idx_tup_fetch), 0)::integer FROM pg_stat_xact_user_tables"
+        " WHERE relname IN ('bot_pool_queue', 'queue_counts', 'queue_changes')"
+    )
+    arguments = [WAITING - 100 if value == "waiting" else value for value in HOT[name]]
+    async with crowded.transaction() as connection:
+        # What is read from an index alone is not told apart otherwise.
+        await connection.execute("SET LOCAL enable_indexonlyscan = off; DISCARD PLANS")
+        before = await connection.fetchval(read)
+        assert await connection.fetch(sql(name), *arguments)
+        after = await connection.fetchval(read)
+    assert 0 < after - before <= 1024 + 200
 
 
 async def test_a_page_of_the_record_reads_no_more_than_a_page(crowded: Database) -> None:

@@ -59,7 +59,7 @@ async def test_a_lower_priority_number_is_first_then_the_time(scene: Scene) -> N
     for name, priority in (("late", 200), ("a", 100), ("b", 100), ("urgent", 1)):
         await scene.pass_time(seconds=1)
         names[(await scene.create(priority=priority)).bot.id] = name
-    order = await scene.store.queue.entries(Platform.GOOGLE_MEET)
+    order = await scene.queue()
     assert [(names[entry.bot_id], entry.position) for entry in order] == [
         ("urgent", 1),
         ("a", 2),
@@ -73,6 +73,76 @@ async def test_a_lower_priority_number_is_first_then_the_time(scene: Scene) -> N
         await scene.pool.slots.make_idle(slot.id, slot.lease)
         served.append(names[(await scene.store.slots.get(slot.id)).assigned_bot_id or 0])
     assert served == ["urgent", "a", "b"]
+
+
+async def test_a_place_is_exact_whoever_joins_and_leaves(scene: Scene) -> None:
+    """Also where the ids of those who wait go over into the next block of 1,024."""
+    running = await full(scene)
+    await scene.database.execute("ALTER SEQUENCE bots_id_seq RESTART 1022")
+    waiting = [(await scene.create(priority=n % 2)).bot.id for n in range(8)]
+    order = [*waiting[::2], *waiting[1::2]]
+
+    async def check() -> None:
+        assert [(e.bot_id, e.position) for e in await scene.queue()] == [
+            (bot_id, n) for n, bot_id in enumerate(order, 1)
+        ]
+        for position, bot_id in enumerate(order, 1):
+            place = await scene.store.queue.place(bot_id)
+            assert place is not None
+            assert place.position == position
+
+    await check()
+    for stopped in (order[1], order[5]):
+        await scene.pool.assignments.stop_bot(stopped)
+        order.remove(stopped)
+    await check()
+    await free(scene, running[0])
+    served = order.pop(0)
+    await check()
+    slot = await scene.slot_of(served)
+    await scene.pool.relaunch.fail_launch(
+        FailedLaunch(slot_id=slot.id, lease=slot.lease, cause=FailureCause.ENGINE, reason="broken")
+    )
+    order.insert(0, served)
+    await check()
+    newcomers = await asyncio.gather(*(scene.create(priority=n % 2) for n in range(4)))
+    assert [created.queue_position for created in newcomers] == [4, 9, 5, 10]
+
+
+async def test_what_joins_and_leaves_is_added_up_before_it_is_much(scene: Scene) -> None:
+    await full(scene)
+    for _ in range(80):
+        bot_id = (await scene.create()).bot.id
+        await scene.pool.assignments.stop_bot(bot_id)
+    row = await scene.database.fetch_one("SELECT count(*) AS rows FROM queue_changes")
+    assert row is not None
+    assert row["rows"] <= 101
+    assert await broken_invariants(scene.database) == []
+
+
+async def test_the_safety_net_adds_up_what_only_left(scene: Scene) -> None:
+    await full(scene)
+    bots = await asyncio.gather(*(scene.create() for _ in range(110)))
+    for created in bots:
+        await scene.pool.assignments.stop_bot(created.bot.id)
+    assert await scene.database.fetch("SELECT FROM queue_changes") != []
+    await scene.pool.queue.assign_waiting(Platform.GOOGLE_MEET)
+    assert await scene.database.fetch("SELECT FROM waiting_bots") == []
+
+
+async def test_slots_that_become_idle_at_once_do_not_wait_for_each_other(scene: Scene) -> None:
+    first, second, _ = await full(scene)
+    waiting = [(await scene.create()).bot.id for _ in range(2)]
+    slots = [await scene.slot_of(first), await scene.slot_of(second)]
+    for slot in slots:
+        await scene.end(slot)
+    async with scene.database.transaction() as connection:
+        await connection.fetch(
+            named_queries("slots")["make_idle"],
+            *([slots[0].id], [slots[0].lease], "releasing", "container stopped"),
+        )
+        await scene.pool.slots.make_idle(slots[1].id, slots[1].lease)
+        assert (await scene.store.slots.get(slots[1].id)).assigned_bot_id == waiting[1]
 
 
 async def idle_beside_the_queue(scene: Scene) -> tuple[int, int]:
@@ -95,6 +165,15 @@ async def test_a_newcomer_never_overtakes_the_queue(scene: Scene) -> None:
     newcomer = await scene.create()
     assert (newcomer.bot.status, newcomer.queue_position) == (BotStatus.QUEUED, 1)
     assert (await scene.store.slots.get(slot_id)).assigned_bot_id == waiting
+
+
+async def test_a_newcomer_does_not_overtake_when_the_clock_is_set_back(scene: Scene) -> None:
+    await full(scene)
+    waiting = await scene.create()
+    await scene.pass_time(seconds=-10)
+    newcomer = await scene.create()
+    assert newcomer.queue_position == 2
+    assert [entry.bot_id for entry in await scene.queue()] == [waiting.bot.id, newcomer.bot.id]
 
 
 async def test_a_newcomer_does_not_overtake_one_whose_place_is_locked(scene: Scene) -> None:
@@ -209,7 +288,7 @@ async def test_the_estimated_wait_comes_from_how_long_slots_were_really_held(sce
     running = await full(scene)
     waits = [(await scene.create()).estimated_wait_ms for _ in range(3)]
     assert waits == [20_000, 40_000, 60_000]
-    (entry,) = (await scene.store.queue.entries(Platform.GOOGLE_MEET))[2:]
+    (entry,) = (await scene.queue())[2:]
     await free(scene, running[0])
     place = await scene.store.queue.place(entry.bot_id)
     assert place is not None
@@ -226,7 +305,7 @@ async def test_a_waiting_bot_that_is_stopped_is_cancelled(scene: Scene) -> None:
         "CANCELLED",
         "not needed",
     )
-    assert await scene.store.queue.entries(Platform.GOOGLE_MEET) == []
+    assert await scene.queue() == []
     assert await scene.pool.assignments.stop_bot(waiting.bot.id) == []
 
 
@@ -273,7 +352,7 @@ async def test_a_bot_that_moves_while_it_is_stopped_is_followed(scene: Scene) ->
         await scene.until_blocked(stop)
     (stopped,) = await stop
     assert (stopped.from_status, stopped.to_status) == ("QUEUED", "CANCELLED")
-    assert await scene.store.queue.entries(Platform.GOOGLE_MEET) == []
+    assert await scene.queue() == []
 
 
 async def test_a_bot_that_does_not_exist_cannot_be_stopped(scene: Scene) -> None:
@@ -314,7 +393,7 @@ async def test_a_bot_that_is_launched_again_keeps_its_place_among_those_created_
     await scene.pool.relaunch.fail_launch(
         FailedLaunch(slot_id=slot.id, lease=slot.lease, cause=FailureCause.ENGINE, reason="broken")
     )
-    assert [entry.bot_id for entry in await scene.store.queue.entries(Platform.GOOGLE_MEET)] == [
+    assert [entry.bot_id for entry in await scene.queue()] == [
         first.id,
         *(created.bot.id for created in bots if created.bot.status is BotStatus.QUEUED),
     ]

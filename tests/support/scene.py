@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from botpool.models.assignments import Ending
 from botpool.models.bots import NewBot
 from botpool.models.hosts import HostReport
+from botpool.models.queue import QueuePage
 from botpool.states import BotStatus, Platform
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from botpool.models.bots import Bot, CreatedBot
+    from botpool.models.queue import QueueEntry
     from botpool.models.slots import Slot
     from botpool.models.transitions import Transition
     from botpool.pool import Pool
@@ -69,6 +71,10 @@ class Scene:
         await self.end(slot)
         await self.pool.slots.make_idle(slot.id, slot.lease)
         return await self.store.slots.get(slot.id)
+
+    async def queue(self) -> list[QueueEntry]:
+        """The bots that wait, in the order in which they will get a slot."""
+        return await self.store.queue.page(QueuePage(limit=1000))
 
     async def end(self, slot: Slot, status: BotStatus = BotStatus.DONE) -> list[Transition]:
         return await self.pool.assignments.end_assignment(

@@ -1,6 +1,5 @@
 """Bots: create one, look at it, stop it."""
 
-import base64
 import hashlib
 from typing import Annotated
 
@@ -10,6 +9,7 @@ from fastapi import APIRouter, Header, Query, Response
 from botpool.api.auth import TheCaller
 from botpool.api.dependencies import ThePool, TheSettings, TheStore
 from botpool.api.errors import documented
+from botpool.api.paging import Cursor, Limit, page_of, place_of, whole_number
 from botpool.api.shapes import (
     BotList,
     BotOut,
@@ -112,15 +112,14 @@ async def list_bots(
     container_ref: Annotated[Text | None, Query(alias="containerRef")] = None,
     correlation_id: Annotated[Text | None, Query(alias="correlationId")] = None,
     deduplication_key: Annotated[Text | None, Query(alias="deduplicationKey")] = None,
-    cursor: Annotated[
-        str | None, Query(description="The `nextCursor` of the previous page.")
-    ] = None,
-    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+    cursor: Cursor = None,
+    limit: Limit = 50,
 ) -> BotList:
     """The bots that you may see, newest first."""
-    bots = await store.bots.page(
+    (before,) = (_LARGEST_ID,) if cursor is None else place_of(cursor, whole_number)
+    found = await store.bots.page(
         BotPage(
-            before=_LARGEST_ID if cursor is None else _read_cursor(cursor),
+            before=before,
             limit=limit + 1,
             key_id=None if caller.role is Role.ADMIN else caller.id,
             platform=platform,
@@ -130,12 +129,11 @@ async def list_bots(
             deduplication_key=deduplication_key,
         )
     )
-    page = bots[:limit]
-    more = len(bots) > limit
+    page, next_cursor = page_of(found, limit, lambda bot: (bot.id,))
     _, waiting = await what_bots_wait_for(store, page)
     return BotList(
         bots=[BotOut.of(bot, waiting=waiting.get(bot.id)) for bot in page],
-        next_cursor=_cursor(page[-1].id) if more else None,
+        next_cursor=next_cursor,
     )
 
 
@@ -201,17 +199,3 @@ async def _shown(store: Store, bot: Bot) -> BotOut:
     place = await store.queue.place(bot.id) if bot.status is BotStatus.QUEUED else None
     slots, waiting = await what_bots_wait_for(store, [bot])
     return BotOut.of(bot, place, slots.get(bot.id), waiting.get(bot.id))
-
-
-def _cursor(bot_id: int) -> str:
-    return base64.urlsafe_b64encode(str(bot_id).encode()).decode().rstrip("=")
-
-
-def _read_cursor(cursor: str) -> int:
-    try:
-        bot_id = int(base64.urlsafe_b64decode(f"{cursor}{'=' * (-len(cursor) % 4)}").decode())
-    except ValueError:
-        bot_id = -1
-    if not 0 < bot_id <= _LARGEST_ID:
-        raise InvalidRequest("cursor must be the nextCursor of a previous page.")
-    return bot_id

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Path, Query
 from botpool.api.auth import TheAdmin
 from botpool.api.dependencies import ThePool, TheStore
 from botpool.api.errors import documented
+from botpool.api.paging import Cursor, Limit, page_of, place_of, whole_number
 from botpool.api.shapes import (
     BotOut,
     HostList,
@@ -24,7 +25,15 @@ from botpool.api.shapes import (
 )
 from botpool.api.waiting import surroundings
 from botpool.api.wire import PlatformName, Text
-from botpool.errors import BotNotFound, Forbidden, HostNotFound, SlotNotFound, Unauthorized
+from botpool.errors import (
+    BotNotFound,
+    Forbidden,
+    HostNotFound,
+    InvalidRequest,
+    SlotNotFound,
+    Unauthorized,
+)
+from botpool.models.queue import QueuePage
 from botpool.models.waiting import slot_waits_for
 from botpool.states import Platform, SlotStatus
 from botpool.store import Store
@@ -146,14 +155,16 @@ async def replicas(_: TheAdmin, store: TheStore) -> ReplicaList:
     return ReplicaList(replicas=[ReplicaOut.of(each) for each in await store.replicas.live()])
 
 
-@router.get("/queue")
-async def queue(_: TheAdmin, store: TheStore, platform: PlatformName | None = None) -> QueueList:
-    """The bots that wait for a slot, in the order in which they will get one."""
-    platforms = [*Platform] if platform is None else [platform]
-    return QueueList(
-        entries=[
-            QueueEntryOut.of(entry)
-            for each in platforms
-            for entry in await store.queue.entries(each)
-        ]
-    )
+@router.get("/queue", responses=documented(InvalidRequest))
+async def queue(
+    _: TheAdmin,
+    store: TheStore,
+    platform: PlatformName | None = None,
+    cursor: Cursor = None,
+    limit: Limit = 50,
+) -> QueueList:
+    """The bots that wait, by platform and in the order in which they will get a slot."""
+    after = None if cursor is None else place_of(cursor, Platform, whole_number, whole_number)
+    found = await store.queue.page(QueuePage(after=after, platform=platform, limit=limit + 1))
+    page, next_cursor = page_of(found, limit, lambda e: (e.platform, e.priority, e.bot_id))
+    return QueueList(entries=[QueueEntryOut.of(entry) for entry in page], next_cursor=next_cursor)

@@ -422,6 +422,7 @@ class QueueEntryOut(Wire):
 
 
 class QueueList(Wire):
-    """The bots that wait for a slot."""
+    """One page of the bots that wait for a slot. The last page has no `nextCursor`."""
 
     entries: list[QueueEntryOut]
+    next_cursor: str | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from botpool.models.waiting import Surroundings, bot_waits_for
-from botpool.states import BotStatus
+from botpool.states import BotStatus, Platform
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 async def surroundings(store: Store, *, queued: bool = False) -> Surroundings:
     """What has to be known of the rest, also for bots in the queue if there are any."""
     counts = await store.replicas.counts()
-    numbers = await store.pools.numbers() if queued else []
+    full = {each for each in Platform if queued and await store.pools.is_full(each)}
     return Surroundings(
         workers=counts.worker,
-        full={row.platform for row in numbers if row.total >= row.max_size},
+        full=full,
         pulls={pull.key: pull for pull in await store.pulls.all()},
     )
 

@@ -25,6 +25,18 @@ class QueueEntry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class QueuePage:
+    """Which waiting bots to list: those after a place, of one platform or of all.
+
+    A place is a platform, a priority and the id of a bot; the bot need not wait any more.
+    """
+
+    after: tuple[Platform, int, int] | None = None
+    platform: Platform | None = None
+    limit: int = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class QueuePlace:
     """Where a waiting bot stands. The wait is `None` until a slot has been released once."""
 

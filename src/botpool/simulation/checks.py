@@ -9,9 +9,10 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from botpool.engines.base import Container
+from botpool.models.queue import QueuePage
 from botpool.reconciler import Checkpoint
 from botpool.simulation.profiles import MOST_LAUNCHES
-from botpool.states import BotStatus, FailureCause, Platform, SlotStatus
+from botpool.states import BotStatus, FailureCause, SlotStatus
 from botpool.store.invariants import broken_invariants
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ _CONFIRMED_AFTER = frozenset(f"at {point}" for point in Checkpoint)
 _MOST_MINUTES_IDLE_AND_RUNNING = 5
 _MOST_FAILED_LAUNCHES = 2
 _SLACK_SECONDS = 900.0
+_WHOLE_QUEUE = QueuePage(limit=1_000_000)
 
 
 def longest_life(settings: Settings, longest_stay: float) -> float:
@@ -265,24 +267,24 @@ class Checks:
         if world.health.seconds < bound:
             return
         now = world.database.now()
-        for platform in Platform:
-            for entry in await world.store.queue.entries(platform):
-                late = (now - entry.timeout_at).total_seconds()
-                if late > bound:
-                    world.broken(
-                        "no bot waits past its deadline", f"bot {entry.bot_id} by {late:.1f} s"
-                    )
+        for entry in await world.store.queue.page(_WHOLE_QUEUE):
+            late = (now - entry.timeout_at).total_seconds()
+            if late > bound:
+                world.broken(
+                    "no bot waits past its deadline", f"bot {entry.bot_id} by {late:.1f} s"
+                )
 
     async def _check_free(self, slots: list[Slot]) -> None:
         """Check that no bot waits, from one check to the next, beside a slot that would do."""
         world = self._world
         now = world.database.now()
+        waiting = await world.store.queue.page(_WHOLE_QUEUE)
         beside = {
             (entry.bot_id, slot.id)
             for slot in slots
             if slot.status is SlotStatus.IDLE and not slot.held and not slot.draining
-            for entry in await world.store.queue.entries(slot.platform)
-            if now < entry.timeout_at
+            for entry in waiting
+            if entry.platform is slot.platform and now < entry.timeout_at
         }
         if both := beside & self._beside:
             world.broken("nobody waits beside a free slot that would do", str(sorted(both)))
@@ -325,11 +327,11 @@ class Checks:
         world, engine = self._world, self._world.engine
         slots = await world.store.slots.all()
         owned = {Container(slot.host or "", slot.container_ref or "") for slot in slots}
-        queues = [await world.store.queue.entries(platform) for platform in Platform]
+        waiting = await world.store.queue.page(_WHOLE_QUEUE)
         pulls = await world.store.pulls.all()
         return [
             *(f"bot {bot_id} has not ended" for bot_id in world.journal.live),
-            *(f"bot {entry.bot_id} waits" for queue in queues for entry in queue),
+            *(f"bot {entry.bot_id} waits" for entry in waiting),
             *(f"{s.slot_name} is {s.status}" for s in slots if s.status is not SlotStatus.IDLE),
             *(
                 f"{slot.slot_name} is reserved by {slot.reserved_by}"

@@ -56,7 +56,10 @@ _LOOK_SECONDS = 30.0
 _MOST_ATTEMPTS = 20
 _TELL_SECONDS = 20.0
 _VACUUM_MINUTES = 10
-_VACUUM = "VACUUM bots, bot_pool_slots, bot_pool_queue, duties, image_pulls, hosts"
+_VACUUM = (
+    "VACUUM bots, bot_pool_slots, bot_pool_queue, queue_changes, queue_counts, duties, image_pulls,"
+    " hosts"
+)
 """What autovacuum would do, at a time that would differ from run to run."""
 
 

@@ -35,6 +35,14 @@ SELECT 'a platform has at most its maximum of slots, and they are counted', plat
 FROM pools p, LATERAL (SELECT count(*) FROM bot_pool_slots s WHERE s.platform = p.platform) slots
 WHERE count > max_size OR count <> size
 UNION ALL
+SELECT 'the bots that wait are counted', platform || ', priority ' || priority
+FROM (
+    SELECT platform, priority, queue_block(bot_id) AS block, 1 AS bots FROM bot_pool_queue
+    UNION ALL
+    SELECT platform, priority, block, -bots FROM waiting_bots
+) count
+GROUP BY platform, priority, block HAVING sum(bots) <> 0
+UNION ALL
 SELECT 'a live bot is in the queue or on a slot', b.id::text
 FROM bots b
 LEFT JOIN bot_pool_queue q ON q.bot_id = b.id

@@ -28,6 +28,10 @@ class Pools:
         """
         return await self._queries.transitions("set", platform, max_size, warm, engine, image)
 
+    async def is_full(self, platform: Platform) -> bool:
+        """Whether a pool has as many slots as it may have."""
+        return await self._queries.found("is_full", platform)
+
     async def numbers(self) -> list[PoolNumbers]:
         """How many slots and waiting bots each platform has."""
         rows = await self._queries.rows("numbers")

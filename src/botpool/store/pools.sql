@@ -2,6 +2,10 @@
 -- Say how far the pool of a platform may grow, how many slots it keeps warm, and what new ones are made of.
 SELECT * FROM set_pool($1, $2, $3, $4, $5);
 
+-- name: is_full
+-- Whether a pool has its maximum of slots.
+SELECT FROM pools WHERE platform = $1 AND size >= max_size;
+
 -- name: numbers
 -- For each platform, how many slots it has in each status, how many bots wait, its maximum, and how many
 -- slots it keeps warm.
@@ -13,7 +17,7 @@ SELECT
     count(s.id) FILTER (WHERE s.status = 'busy') AS busy,
     count(s.id) FILTER (WHERE s.status = 'releasing') AS releasing,
     count(s.id) FILTER (WHERE s.status = 'error') AS error,
-    (SELECT count(*) FROM bot_pool_queue q WHERE q.platform = p.platform) AS queued
+    coalesce((SELECT sum(bots) FROM waiting_bots w WHERE w.platform = p.platform), 0)::bigint AS queued
 FROM pools p LEFT JOIN bot_pool_slots s ON s.platform = p.platform
 GROUP BY p.platform
 ORDER BY p.platform;

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from botpool.models.queue import QueueEntry, QueuePlace
+from botpool.models.queue import QueueEntry, QueuePage, QueuePlace
 from botpool.states import Platform
 from botpool.store.queries import Queries
 
@@ -32,9 +32,12 @@ class Queue:
         row = await self._queries.row("place", bot_id)
         return None if row is None else QueuePlace(**row)
 
-    async def entries(self, platform: Platform) -> list[QueueEntry]:
-        """The bots that wait for a slot of a platform, in the order in which they will get one."""
-        rows = await self._queries.rows("entries", platform)
+    async def page(self, page: QueuePage) -> list[QueueEntry]:
+        """The bots that wait, by platform and in the order in which they will get a slot."""
+        before_all = (page.platform or min(Platform), -1, 0)
+        after = max(page.after or before_all, before_all)
+        last = page.platform or max(Platform)
+        rows = await self._queries.rows("page", *after, last, page.limit)
         return [QueueEntry(**{**row, "platform": Platform(row["platform"])}) for row in rows]
 
     async def overdue(self) -> list[int]:

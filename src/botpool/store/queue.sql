@@ -43,19 +43,26 @@ RETURNING *;
 -- name: place
 -- A waiting bot's place in the queue of its platform, and its estimated wait.
 SELECT position, ceil(position * wait_ms_a_place(platform))::bigint AS estimated_wait_ms
-FROM bot_pool_queue entry, LATERAL (
-    SELECT count(*) AS position FROM bot_pool_queue ahead
-    WHERE ahead.platform = entry.platform
-        AND (ahead.priority, ahead.queued_at, ahead.bot_id) <= (entry.priority, entry.queued_at, entry.bot_id)
-) place
-WHERE entry.bot_id = $1;
+FROM bot_pool_queue, LATERAL (SELECT bots_ahead(platform, priority, bot_id) + 1 AS position) place
+WHERE bot_id = $1;
 
--- name: entries
--- The bots that wait for a slot of a platform, in the order in which they will get one.
-SELECT *, row_number() OVER (ORDER BY priority, queued_at, bot_id) AS position
-FROM bot_pool_queue
-WHERE platform = $1
-ORDER BY priority, queued_at, bot_id;
+-- name: page
+-- At most $5 bots that wait: those after a place ($1 platform, $2 priority, $3 bot), up to the last one of
+-- platform $4, by platform and in the order in which they will get a slot.
+WITH page AS MATERIALIZED (
+    SELECT * FROM bot_pool_queue
+    WHERE (platform, priority, bot_id) > ($1, $2::bigint, $3::bigint) AND platform <= $4
+    ORDER BY platform, priority, bot_id
+    LIMIT $5
+),
+first AS MATERIALIZED (
+    SELECT platform, bots_ahead(platform, priority, bot_id) AS ahead
+    FROM (SELECT DISTINCT ON (platform) * FROM page ORDER BY platform, priority, bot_id) entry
+)
+SELECT
+    page.*, ahead + row_number() OVER (PARTITION BY platform ORDER BY priority, bot_id) AS position
+FROM page JOIN first USING (platform)
+ORDER BY platform, priority, bot_id;
 
 -- name: overdue
 -- Bots that wait past their deadline.

@@ -40,6 +40,8 @@ _TABLES = (
     "listening",
     "outages",
     "pools",
+    "queue_changes",
+    "queue_counts",
     "replicas",
     "transitions",
     "webhook_attempts",

@@ -23,13 +23,73 @@ CREATE OR REPLACE FUNCTION a_bot_waits(p_platform text, p_now timestamptz) RETUR
     SELECT (
         SELECT id FROM bot_pool_queue
         WHERE platform = p_platform AND timeout_at > p_now
-        ORDER BY priority, queued_at, bot_id
+        ORDER BY priority, bot_id
         LIMIT 1
     ) IS NOT NULL
 $$;
 
+-- The bots that wait are counted in blocks of 1,024 ids: a place in the queue is the sum of the blocks up
+-- to its own, less those behind it in that block. So nobody counts more than a block.
+CREATE OR REPLACE FUNCTION queue_block(p_bot_id bigint) RETURNS bigint LANGUAGE sql IMMUTABLE
+    AS $$ SELECT p_bot_id >> 10 $$;
+
+-- How many bots wait, by block; the rows of a block have to be summed up.
+CREATE OR REPLACE VIEW waiting_bots AS
+    SELECT platform, priority, block, bots FROM queue_counts
+    UNION ALL
+    SELECT platform, priority, block, bots FROM queue_changes;
+
+-- Count those who join the queue (1) or leave it (-1).
+CREATE OR REPLACE FUNCTION count_waiting() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO queue_changes (platform, priority, block, bots)
+    SELECT platform, priority, queue_block(bot_id), count(*) * TG_ARGV[0]::integer
+    FROM changed
+    GROUP BY platform, priority, queue_block(bot_id);
+    RETURN NULL;
+END $$;
+
+CREATE OR REPLACE TRIGGER bot_pool_queue_joined AFTER INSERT ON bot_pool_queue
+    REFERENCING NEW TABLE AS changed FOR EACH STATEMENT EXECUTE FUNCTION count_waiting('1');
+CREATE OR REPLACE TRIGGER bot_pool_queue_left AFTER DELETE ON bot_pool_queue
+    REFERENCING OLD TABLE AS changed FOR EACH STATEMENT EXECUTE FUNCTION count_waiting('-1');
+CREATE OR REPLACE TRIGGER bot_pool_queue_moved_away AFTER UPDATE ON bot_pool_queue
+    REFERENCING OLD TABLE AS changed FOR EACH STATEMENT EXECUTE FUNCTION count_waiting('-1');
+CREATE OR REPLACE TRIGGER bot_pool_queue_moved_here AFTER UPDATE ON bot_pool_queue
+    REFERENCING NEW TABLE AS changed FOR EACH STATEMENT EXECUTE FUNCTION count_waiting('1');
+
+-- Add what changed to the counts, once it is much. The caller holds the platform's lock, exclusive.
+CREATE OR REPLACE FUNCTION add_up_waiting(p_platform text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM FROM queue_changes WHERE platform = p_platform ORDER BY id OFFSET 100 LIMIT 1;
+    IF NOT FOUND THEN RETURN; END IF;
+
+    WITH change AS (
+        DELETE FROM queue_changes WHERE platform = p_platform
+        RETURNING priority, block, bots
+    )
+    INSERT INTO queue_counts AS counted (platform, priority, block, bots)
+    SELECT p_platform, priority, block, sum(bots) FROM change GROUP BY priority, block
+    ON CONFLICT (platform, priority, block) DO UPDATE SET bots = counted.bots + excluded.bots;
+    DELETE FROM queue_counts WHERE platform = p_platform AND bots = 0;
+END $$;
+
+-- How many bots wait before one with this priority and id, whether it waits itself or not.
+CREATE OR REPLACE FUNCTION bots_ahead(p_platform text, p_priority integer, p_bot_id bigint)
+    RETURNS bigint LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN coalesce((
+        SELECT sum(bots) FROM waiting_bots
+        WHERE platform = p_platform AND (priority, block) <= (p_priority, queue_block(p_bot_id))
+    ), 0) - (
+        SELECT count(*) FROM bot_pool_queue
+        WHERE platform = p_platform AND priority = p_priority
+            AND bot_id >= p_bot_id AND bot_id < (queue_block(p_bot_id) + 1) << 10
+    );
+END $$;
+
 -- Let bots of one platform, whose rows say QUEUED already, wait. A bot's place counts from its
--- creation, its deadline from now. The caller holds the platform's lock.
+-- creation, its deadline from now. The caller holds the platform's lock, exclusive.
 CREATE OR REPLACE FUNCTION enqueue(p_bots bots[], p_from text, p_reason text, p_now timestamptz)
     RETURNS SETOF transitions LANGUAGE plpgsql AS $$
 BEGIN
@@ -42,24 +102,17 @@ BEGIN
         ORDER BY id
         RETURNING *
     ),
-    -- Those who waited before; counted once for all that join them together.
+    -- Those who waited before; summed up once for all that join them together.
     ahead AS MATERIALIZED (
-        SELECT joined.platform, joined.priority, joined.queued_at, waiting.bots
-        FROM (
-            SELECT platform, priority, queued_at, min(bot_id) AS bot_id FROM entry
-            GROUP BY platform, priority, queued_at
-        ) joined, LATERAL (
-            SELECT count(*) AS bots FROM bot_pool_queue q
-            WHERE q.platform = joined.platform
-                AND (q.priority, q.queued_at, q.bot_id)
-                    < (joined.priority, joined.queued_at, joined.bot_id)
-        ) waiting
+        SELECT priority, bots_ahead(min(platform), priority, min(id)) AS bots
+        FROM unnest(p_bots)
+        GROUP BY priority
     ),
     placed AS (
         SELECT
             entry.bot_id, entry.platform, entry.timeout_at,
-            ahead.bots + row_number() OVER (ORDER BY priority, queued_at, bot_id) AS position
-        FROM entry JOIN ahead USING (platform, priority, queued_at)
+            ahead.bots + row_number() OVER (ORDER BY priority, bot_id) AS position
+        FROM entry JOIN ahead USING (priority)
     ),
     pace AS MATERIALIZED (
         SELECT wait_ms_a_place(platform) AS wait_ms FROM unnest(p_bots) LIMIT 1
@@ -77,6 +130,7 @@ BEGIN
     FROM placed JOIN unnest(p_bots) b ON b.id = bot_id, pace
     ORDER BY bot_id
     RETURNING *;
+    PERFORM add_up_waiting(p_bots[1].platform);
 END $$;
 
 -- Give the platform's free slots to its waiting bots, in the order of the queue. The caller holds
@@ -95,7 +149,7 @@ BEGIN
         SELECT b.avoid_host INTO v_avoid FROM bots b WHERE b.id = (
             SELECT bot_id FROM bot_pool_queue
             WHERE platform = p_platform AND timeout_at > v_now
-            ORDER BY priority, queued_at, bot_id
+            ORDER BY priority, bot_id
             LIMIT 1
         );
         IF p_grow THEN RETURN QUERY SELECT * FROM make_room(p_platform, 1); END IF;
@@ -106,7 +160,7 @@ BEGIN
         WHERE id = (
             SELECT id FROM bot_pool_queue
             WHERE platform = p_platform AND timeout_at > v_now
-            ORDER BY priority, queued_at, bot_id
+            ORDER BY priority, bot_id
             LIMIT 1
             FOR NO KEY UPDATE SKIP LOCKED
         )
@@ -144,7 +198,7 @@ BEGIN
         SELECT platform FROM pools, LATERAL (
             SELECT queued_at FROM bot_pool_queue q
             WHERE q.platform = pools.platform AND timeout_at > botpool_now()
-            ORDER BY priority, queued_at, bot_id
+            ORDER BY priority, bot_id
             LIMIT 1
         ) first
         ORDER BY queued_at, platform
@@ -162,6 +216,7 @@ BEGIN
     PERFORM pg_advisory_xact_lock(platform_lock(p_platform));
     RETURN QUERY SELECT * FROM serve_queue(p_platform, true);
     RETURN QUERY SELECT * FROM keep_warm(p_platform);
+    PERFORM add_up_waiting(p_platform);
 END $$;
 
 -- Say how far the pool of a platform may grow, how many of its slots are kept warm, and what new ones are

@@ -181,7 +181,7 @@ SELECT
     CASE
         WHEN container_ref IS NULL THEN 'container created'
         WHEN container_ref = $3 THEN 'container moved'
-        WHEN $6 THEN 'container created again: launches failed on the old one, in a row: ' || failed_launches
+        WHEN $7 THEN 'container created again: launches failed on the old one, in a row: ' || failed_launches
         ELSE 'container created again'
     END,
     jsonb_build_object('oldContainerRef', container_ref, 'newContainerRef', $3::text, 'attempt', $5::integer)

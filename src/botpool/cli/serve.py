@@ -63,7 +63,7 @@ class _Stop:
     def __init__(self) -> None:
         self.asked = asyncio.Event()
         self.runs = False
-        self.number = 0
+        self.number = signal.SIGINT
         self._task = asyncio.current_task()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

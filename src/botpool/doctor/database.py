@@ -1,4 +1,4 @@
-"""The database: whether it answers, is new enough, and has the schema that this botpool needs."""
+"""The database: whether it answers, lets botpool work, and has the schema that it needs."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ from botpool.doctor import Finding, Result, diagnose
 from botpool.errors import DatabaseUnfit, DatabaseUnreachable, SettingsInvalid
 from botpool.settings import Settings
 from botpool.store import Store, connect, migrate
+from botpool.store.postgres import database as database_module
 from botpool.store.postgres.embedded import embedded_postgres
 from tests.support.postgres import (
     ask,
@@ -282,3 +283,40 @@ async def test_what_is_wrong_with_tls_is_one_sentence(
         said = await refusal(f"{plain}?sslmode=require")
         assert said.startswith("DatabaseUnfit: The database at postgresql://127.0.0.1:")
         assert said.endswith("can't be used: it has no TLS, which sslmode asks for.")
+
+
+# Machines that are gone without a word
+
+
+@asynccontextmanager
+async def wire(server: str) -> AsyncIterator[tuple[str, asyncio.Event]]:
+    """The URL of a server behind a wire, and what cuts it: then nothing arrives or ends."""
+    cut = asyncio.Event()
+
+    async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            if not cut.is_set():
+                writer.write(data)
+        writer.close()
+
+    async def join(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there = await asyncio.open_unix_connection(f"{socket_folder(server)}/.s.PGSQL.5432")
+        await asyncio.gather(carry(reader, there[1]), carry(there[0], writer))
+
+    relay = await asyncio.start_server(join, "127.0.0.1", 0)
+    async with relay:
+        yield with_hosts(f"127.0.0.1:{relay.sockets[0].getsockname()[1]}"), cut
+
+
+async def test_a_listener_notices_that_its_server_is_gone(
+    primary: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database_module, "_LISTENER_LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(database_module, "_LISTENER_ANSWER_SECONDS", 1.0)
+    async with wire(primary) as (url, cut), connect(url) as database:
+        heard = asyncio.Event()
+        listening = asyncio.create_task(database.listen("anything", heard.set))
+        await heard.wait()
+        cut.set()
+        with pytest.raises(DatabaseUnreachable, match="no answer in time"):
+            await listening

@@ -68,7 +68,7 @@ class _Stop:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             # Under nohup, SIGHUP has to be ignored.
-            if signal.getsignal(number) is not signal.SIG_IGN or number is not signal.SIGHUP:
+            if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
                 loop.add_signal_handler(number, self._hear, number)
 
     def _hear(self, number: signal.Signals) -> None:

@@ -96,8 +96,7 @@ class Database:
                 await connection.add_listener(channel, notified)
                 heard()
                 while not await _set_within(lost, _LISTENER_LOOK_SECONDS):
-                    # A machine that is gone ends no connection, so ask whether it is there.
-                    await connection.execute("SELECT 1", timeout=_LISTENER_ANSWER_SECONDS)
+                    await _check_alive(connection)
             finally:
                 # If the server ended the connection, asyncpg has released it, and this raises.
                 with suppress(asyncpg.InterfaceError):
@@ -182,6 +181,15 @@ async def _set_within(event: asyncio.Event, seconds: float) -> bool:
         async with asyncio.timeout(seconds):
             return await event.wait()
     return False
+
+
+async def _check_alive(connection: Connection) -> None:
+    """Give up a connection to a machine that is gone: it would not end by itself."""
+    try:
+        await connection.execute("SELECT 1", timeout=_LISTENER_ANSWER_SECONDS)
+    except TimeoutError:
+        connection.terminate()
+        raise
 
 
 async def _prepare(connection: asyncpg.Connection[asyncpg.Record]) -> None:

@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 import threading
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -370,8 +371,8 @@ def as_half(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:10])
 
 
-def as_list(path: Path) -> None:
-    path.write_text("[]")
+def as_nothing(path: Path) -> None:
+    path.write_text("null")
 
 
 def as_other_folder(path: Path) -> None:
@@ -394,7 +395,7 @@ def as_folder(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "spoil", [as_empty, as_half, as_list, as_other_folder, as_link, as_pipe, as_folder]
+    "spoil", [as_empty, as_half, as_nothing, as_other_folder, as_link, as_pipe, as_folder]
 )
 async def test_an_unreadable_record_is_refused_for_its_container_and_no_other(
     folder: Path, spoil: Callable[[Path], None]
@@ -623,10 +624,10 @@ def leader_of(folder: Path, container: Container) -> psutil.Process:
 
 def end(leader: psutil.Process) -> None:
     """End a container whose records can't be read."""
-    for process in leader.children(recursive=True):
-        process.terminate()
     while leader.is_running():
-        pass
+        with suppress(psutil.NoSuchProcess):
+            for process in leader.children(recursive=True):
+                process.kill()
 
 
 def working(folder: Path, container: Container) -> list[psutil.Process]:

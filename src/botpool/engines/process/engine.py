@@ -93,7 +93,7 @@ class ProcessEngine:
                 numbers = ", ".join(str(process.pid) for process in found)
                 raise EngineUnavailable(f"{container.ref} doesn't end: processes {numbers}.")
             if loop.time() >= forced_at:
-                kill(found, folder.leader())
+                kill(found, await _blocking(folder.leader))
                 await asyncio.sleep(_LOOK_SECONDS)
                 continue
             # What the bot leaves behind is asked once more: a process that was asked between its

@@ -32,7 +32,8 @@ def open_folder(path: Path) -> Iterator[int]:
     try:
         folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError as error:
-        raise _judged(error, path.name) from error
+        _refuse_unreadable(path.name, error)
+        raise
     try:
         yield folder
     finally:
@@ -46,7 +47,8 @@ def open_file(path: Path, flags: int = os.O_RDONLY) -> Iterator[int]:
         try:
             file = os.open(path.name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
         except OSError as error:
-            raise _judged(error, f"{path.parent.name}/{path.name}") from error
+            _refuse_unreadable(f"{path.parent.name}/{path.name}", error)
+            raise
     try:
         if not stat.S_ISREG(os.fstat(file).st_mode):
             raise EngineRefused(f"{path.parent.name}/{path.name} is not a file.")
@@ -64,7 +66,6 @@ def read_whole(path: Path) -> bytes:
     return content
 
 
-def _judged(error: OSError, name: str) -> Exception:
-    if error.errno not in _UNREADABLE:
-        return error
-    return EngineRefused(f"{name} can't be read: {os.strerror(error.errno)}.")
+def _refuse_unreadable(name: str, error: OSError) -> None:
+    if error.errno in _UNREADABLE:
+        raise EngineRefused(f"{name} can't be read: {error.strerror}.") from error

@@ -112,7 +112,7 @@ class Folder:
 
     def spec(self) -> dict[str, Any] | None:
         """What it was created with."""
-        spec: dict[str, Any] | None = self._json("container.json")
+        spec = self._json("container.json")
         match spec:
             case None | {"slot_id": int(), "slot_name": str(), "environment": dict()}:
                 return spec
@@ -261,19 +261,22 @@ class Folder:
                 return Run(pid, start, None)  # an older botpool has written it
         raise EngineRefused(f"{self.path.name}/run.json makes no sense.")
 
-    def _json(self, name: str) -> Any:
+    def _json(self, name: str) -> dict[str, Any] | None:
         """What a file says, `None` if it isn't there."""
         try:
-            return json.loads(read_whole(self.path / name))
+            found = json.loads(read_whole(self.path / name))
         except FileNotFoundError:
             return None
-        except (ValueError, RecursionError) as error:
-            raise EngineRefused(f"{self.path.name}/{name} makes no sense.") from error
+        except (ValueError, RecursionError):
+            found = None
+        if isinstance(found, dict):
+            return found
+        raise EngineRefused(f"{self.path.name}/{name} makes no sense.")
 
     def _started(self) -> bool:
-        with open_folder(self.path) as folder:
-            try:
+        try:
+            with open_folder(self.path) as folder:
                 os.stat("started", dir_fd=folder, follow_symlinks=False)
-            except FileNotFoundError:
-                return False
-            return True
+        except FileNotFoundError:
+            return False
+        return True

@@ -30,18 +30,26 @@ class Spawner:
     def supervisor(self) -> Supervisor:
         """A new supervisor, which waits for its order. Raises `OSError`."""
         ours, theirs = socket.socketpair()
-        with theirs, self._lock:
+        with theirs:
             try:
-                self._send(theirs)
-            except (BrokenPipeError, ConnectionResetError):
-                self._end()
-                self._send(theirs)
+                self._hand_over(theirs)
+            except OSError:
+                ours.close()
+                raise
         return Supervisor(ours)
 
     def close(self) -> None:
         """End its process."""
         with self._lock:
             self._end()
+
+    def _hand_over(self, theirs: socket.socket) -> None:
+        with self._lock:
+            try:
+                self._send(theirs)
+            except (BrokenPipeError, ConnectionResetError):
+                self._end()
+                self._send(theirs)
 
     def _send(self, theirs: socket.socket) -> None:
         if self._socket is None:

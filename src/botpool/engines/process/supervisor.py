@@ -105,8 +105,8 @@ def _supervise(botpool: socket.socket) -> None:
         signal.signal(number, lambda *_: None)  # it ends after its bot
     with suppress(FileNotFoundError):
         os.unlink("exit", dir_fd=folder)
-    os.close(os.open("started", os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600, dir_fd=folder))
     os.mkdir(told["temporary"], 0o700)  # noqa: PTH102 - as all else here
+    os.close(os.open("started", os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600, dir_fd=folder))
     bot = _start(told)
     said.close()
     botpool.close()

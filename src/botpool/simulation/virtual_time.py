@@ -19,7 +19,6 @@ from botpool.store import Database
 from botpool.store.postgres.address import Address
 from botpool.store.postgres.database import open_connections
 from botpool.store.postgres.servers import Servers
-from botpool.store.queries import named_queries
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -30,6 +29,13 @@ _Result = TypeVar("_Result")
 
 BEGIN = datetime(2026, 1, 1, 8, tzinfo=UTC)
 _MOST_REAL_SECONDS = 1.0
+
+# A clock of the one session, because it is set before almost every statement: a table would fill.
+_USE_CLOCK = """
+CREATE OR REPLACE FUNCTION botpool_now() RETURNS timestamptz
+    LANGUAGE sql VOLATILE AS $$ SELECT current_setting('botpool.now')::timestamptz $$
+"""
+_SET_CLOCK = "SELECT set_config('botpool.now', $1, false)"
 
 
 class _JumpingSelector(selectors.DefaultSelector):
@@ -161,8 +167,7 @@ class ClockedDatabase(Database):
         with _outside(loop):
             connecting = open_connections(Servers(Address.read(url)), 1)
             database = cls(outside.run_until_complete(connecting), outside)
-            sql = named_queries("installation")["use_session_clock"]
-            outside.run_until_complete(Database.execute(database, sql))
+            outside.run_until_complete(Database.execute(database, _USE_CLOCK))
         try:
             yield database
         finally:
@@ -197,8 +202,7 @@ class ClockedDatabase(Database):
 
     async def _at(self, now: datetime, statement: Coroutine[Any, Any, _Result]) -> _Result:
         if self._told != now:
-            sql = named_queries("installation")["set_session_time"]
-            await super().execute(sql, now.isoformat())
+            await super().execute(_SET_CLOCK, now.isoformat())
             self._told = now
         return await statement
 

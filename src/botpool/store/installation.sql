@@ -37,13 +37,3 @@ CREATE OR REPLACE FUNCTION botpool_now() RETURNS timestamptz
 -- name: set_virtual_time
 -- Set the time of a database that uses a virtual clock.
 UPDATE virtual_clock SET now = $1;
-
--- name: use_session_clock
--- Make the time of this database one that each session sets for itself. For simulations, whose one session
--- sets it before almost every statement.
-CREATE OR REPLACE FUNCTION botpool_now() RETURNS timestamptz
-    LANGUAGE sql VOLATILE AS $$ SELECT current_setting('botpool.now')::timestamptz $$;
-
--- name: set_session_time
--- Set the time of this session.
-SELECT set_config('botpool.now', $1, false);

@@ -204,7 +204,11 @@ class ClockedDatabase(Database):
         if self._told != now:
             await super().execute(_SET_CLOCK, now.isoformat())
             self._told = now
-        return await statement
+        try:
+            return await statement
+        except BaseException:
+            self._told = None  # an error may have cost the session
+            raise
 
 
 def run_virtually(main: Coroutine[Any, Any, _Result]) -> _Result:

@@ -15,7 +15,7 @@ import uvicorn
 
 from botpool import __version__
 from botpool.access.keys import Keys
-from botpool.api import create_app
+from botpool.api import create_app, create_worker_app
 from botpool.engines import check_engine, lacks_images, make_engines
 from botpool.errors import BotpoolError, SettingsInvalid, SetupError
 from botpool.feed.stream import Feed
@@ -38,6 +38,8 @@ from botpool.tasks.finish import finish
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Iterator
 
+    from fastapi import FastAPI
+
     from botpool.settings import Settings
     from botpool.store import Database
 
@@ -54,7 +56,8 @@ class Served:
     store: Store
     pool: Pool
     url: str | None
-    """The URL at which this machine reaches it, if it listens."""
+    """The URL at which this machine reaches it, if it listens. A worker alone only says there how it
+    is."""
     listens_on: str
     """Where it listens, in words: the URL, or that it is every address."""
     admin_key: str
@@ -81,8 +84,13 @@ async def serving(
     _check(settings, api=api)
     async with AsyncExitStack() as stack:
         listening = None
-        if api:
-            listening = stack.enter_context(_listen(settings))
+        port, setting = (
+            (settings.port, "BOTPOOL_PORT")
+            if api
+            else (settings.health_port, "BOTPOOL_HEALTH_PORT")
+        )
+        if port is not None:
+            listening = stack.enter_context(_listen(settings.host, port, setting))
             settings = settings.model_copy(update={"port": listening.getsockname()[1]})
         database = await stack.enter_async_context(
             open_database(
@@ -109,6 +117,8 @@ async def serving(
         if listening is not None:
             await stack.enter_async_context(
                 _answering(database, store, pool, settings, keys, replica, listening)
+                if api
+                else _http(create_worker_app(store), listening)
             )
         url = None if listening is None else settings.local_url
         yield Served(store, pool, url, _where(settings), admin_key)
@@ -210,8 +220,24 @@ async def _answering(
     listening: socket.socket,
 ) -> AsyncIterator[None]:
     feed = Feed(store)
+    async with (
+        _beside("listening", pool.listening.keep_noting(replica)),
+        _beside("feed", feed.run(database)) as following,
+        _http(create_app(store, pool, settings, keys, feed), listening),
+    ):
+        try:
+            yield
+        finally:
+            # Streams don't end by themselves: stopping the feed ends them.
+            feed.stop()
+            await asyncio.wait({following})
+
+
+@asynccontextmanager
+async def _http(app: FastAPI, listening: socket.socket) -> AsyncIterator[None]:
+    """Answer requests for the length of the block. Those under way at its end are answered."""
     config = uvicorn.Config(
-        create_app(store, pool, settings, keys, feed),
+        app,
         lifespan="off",
         log_config=None,
         access_log=False,
@@ -219,18 +245,12 @@ async def _answering(
         timeout_graceful_shutdown=_CLOSE_SECONDS,
     )
     server = _Server(config)
-    async with (
-        _beside("listening", pool.listening.keep_noting(replica)),
-        _beside("feed", feed.run(database)) as following,
-        _beside("server", server.serve(sockets=[listening])) as answering,
-    ):
+    async with _beside("server", server.serve(sockets=[listening])) as answering:
         try:
             yield
         finally:
-            # Streams don't end by themselves: stopping the feed ends them.
-            feed.stop()
             server.should_exit = True
-            await asyncio.wait({following, answering})
+            await asyncio.wait({answering})
 
 
 @asynccontextmanager
@@ -274,8 +294,7 @@ def tcp_socket(listening: socket.socket) -> socket.socket:
 
 
 @contextmanager
-def _listen(settings: Settings) -> Iterator[socket.socket]:
-    host, port = settings.host, settings.port
+def _listen(host: str, port: int, setting: str) -> Iterator[socket.socket]:
     try:
         listening = socket.create_server(
             (host, port),
@@ -287,7 +306,7 @@ def _listen(settings: Settings) -> Iterator[socket.socket]:
         number = None if isinstance(error, socket.gaierror) else getattr(error, "errno", None)
         why = os.strerror(number) if number else getattr(error, "strerror", None) or str(error)
         raise SetupError(
-            f"Can't listen on {host}, port {port}: {why}; change BOTPOOL_HOST or BOTPOOL_PORT."
+            f"Can't listen on {host}, port {port}: {why}; change BOTPOOL_HOST or {setting}."
         ) from error
     with tcp_socket(listening) as tcp:
         yield tcp

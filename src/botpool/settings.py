@@ -244,6 +244,15 @@ class Settings(BaseSettings):
         description="The address to listen on. `0.0.0.0` or `::` means every address.",
     )
     port: int = Field(default=8000, ge=0, le=65535, description="The port to listen on.")
+    health_port: int | None = Field(
+        default=None,
+        ge=0,
+        le=65535,
+        description=(
+            "The port on which a worker without an API answers `/healthz` and `/readyz`; `0` for a"
+            " free one. By default it listens on none. The other roles answer on `BOTPOOL_PORT`."
+        ),
+    )
     admin_key: SecretStr | None = Field(
         default=None,
         description=(

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from botpool import __version__
-from botpool.store import connect, schema
+from botpool.models.replicas import ReplicaRole
+from botpool.store import Store, connect, schema
 from tests.conftest import new_database
 from tests.support.command import botpool, run
 
@@ -37,14 +38,41 @@ async def test_status_shows_the_pools(empty_database_url: str) -> None:
     await botpool("migrate", database_url=empty_database_url, max_pool_size="7")
     code, output, _ = await botpool("status", "--json", database_url=empty_database_url)
     assert code == 0
-    assert [(row["platform"], row["max_size"]) for row in json.loads(output)] == [
+    found = json.loads(output)
+    assert [(row["platform"], row["max_size"]) for row in found["platforms"]] == [
         ("google-meet", 7),
         ("microsoft-teams", 7),
         ("zoom", 7),
     ]
+    assert found["replicas"] == []
     code, output, _ = await botpool("status", database_url=empty_database_url)
     assert code == 0
     assert "microsoft-teams" in output
+    assert "No botpool runs on this database" in output
+
+
+async def test_status_shows_what_runs_and_recover_says_what_is_missing(
+    database_url: str, tmp_path: Path
+) -> None:
+    settings = {"database_url": database_url, "data_dir": str(tmp_path)}
+    async with connect(database_url) as database:
+        replicas = Store(database).replicas
+        await replicas.seen("there/1/a", ReplicaRole.API, "1.2", "there")
+        _, output, _ = await botpool("status", "--json", **settings)
+        (replica,) = json.loads(output)["replicas"]
+        assert (replica["name"], replica["role"], replica["version"]) == ("there/1/a", "api", "1.2")
+        _, output, _ = await botpool("status", **settings)
+        assert "there/1/a" in output
+        assert "No worker runs" in output
+        code, output, error = await botpool("recover", **settings)
+        assert (code, output) == (0, "0 recovered, 0 failed, 0 deleted, 0 skipped\n")
+        assert "No worker runs" in error
+        await replicas.seen("there/2/b", ReplicaRole.WORKER, "1.2", "there")
+        _, output, _ = await botpool("status", **settings)
+        assert "there/2/b" in output
+        assert "No worker runs" not in output
+        _, _, error = await botpool("recover", **settings)
+        assert error == ""
 
 
 async def test_status_of_a_database_that_is_not_migrated_is_one_sentence(
@@ -212,7 +240,7 @@ async def test_a_database_newer_than_the_code_is_one_sentence_and_exit_code_2(
     assert code == 2
     assert error == (
         "botpool: The database has schema version 9999, but this botpool only knows versions up to"
-        f" {len(MIGRATIONS)}: start a newer botpool.\n"
+        f" {int(MIGRATIONS[-1][:4])}: start a newer botpool.\n"
     )
 
 

@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import asyncpg
+import httpx
 import psutil
 
 from botpool.store import connect
@@ -234,3 +235,48 @@ async def test_an_api_and_a_worker_share_the_work(folder: Path) -> None:
         counts = (await api.client.get("/readyz")).json()["replicas"]
         assert counts == {"api": 1, "worker": 0}
         assert await api.ends() == 0
+
+
+async def test_a_worker_says_how_it_is_on_a_port_of_its_own(folder: Path) -> None:
+    folder.chmod(0o755)
+    async with AsyncExitStack() as stack:
+        url = await stack.enter_async_context(embedded_postgres(folder / "server"))
+        environment = {
+            "PATH": os.environ["PATH"],
+            "BOTPOOL_DATA_DIR": str(folder),
+            "BOTPOOL_DATABASE_URL": url,
+            "BOTPOOL_PUBLIC_URL": "http://127.0.0.1:1",
+        }
+
+        async def worker(port: str) -> asyncio.subprocess.Process:
+            return await asyncio.create_subprocess_exec(
+                *(str(Path(sys.executable).parent / "botpool"), "serve", "--role", "worker"),
+                env={**environment, "BOTPOOL_HEALTH_PORT": port},
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+            )
+
+        first = await worker("0")
+        assert first.stdout is not None
+        assert await first.stdout.readline() == b"botpool is running as a worker\n"
+        told = (await first.stdout.readline()).decode().split()
+        address = told[-1].removesuffix("/readyz")
+        async with httpx.AsyncClient(base_url=address) as client:
+            assert (await client.get("/healthz")).json() == {"status": "ok"}
+            ready = await client.get("/readyz")
+            assert ready.json() == {"status": "ready", "replicas": {"api": 0, "worker": 1}}
+            assert ready.headers["cache-control"] == "no-store"
+            for path in (BOTS, "/docs", "/openapi.json", "/"):
+                answer = await client.get(path)
+                assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
+        port = address.rpartition(":")[2]
+        second = await worker(port)
+        _, said = await second.communicate()
+        assert (second.returncode, said.decode()) == (
+            2,
+            f"botpool: Can't listen on 127.0.0.1, port {port}: Address already in use;"
+            " change BOTPOOL_HOST or BOTPOOL_HEALTH_PORT.\n",
+        )
+        first.terminate()
+        await first.communicate()
+        assert first.returncode == 0

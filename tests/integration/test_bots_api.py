@@ -14,6 +14,7 @@ import pytest
 from botpool.access.keys import Keys
 from botpool.api import create_app
 from botpool.feed.stream import Feed
+from botpool.models.replicas import ReplicaRole
 from botpool.pool import Pool
 from botpool.settings import Settings
 from botpool.states import (
@@ -470,10 +471,19 @@ async def test_a_slot_in_error_is_due_at_once_when_it_is_to_recover(api: Api) ->
     await api.database.execute(
         "UPDATE bot_pool_slots SET due_at = 'infinity', recovery_attempts = 2"
     )
-    shown = (await api.admin.post(f"/api/v1/slots/{slot.id}/recover")).json()
-    assert (shown["status"], shown["recoveryAttempts"]) == (SlotStatus.ERROR, 0)
+    answer = await api.admin.post(f"/api/v1/slots/{slot.id}/recover")
+    shown = answer.json()
+    assert (answer.status_code, shown["status"], shown["recoveryAttempts"]) == (
+        202,
+        SlotStatus.ERROR,
+        0,
+    )
+    assert shown["waitingFor"]["what"] == "worker"
     found = await api.store.slots.get(slot.id)
     assert found.due_at == found.read_at
+    await api.store.replicas.seen("one", ReplicaRole.WORKER, "1", "here")
+    shown = (await api.admin.post(f"/api/v1/slots/{slot.id}/recover")).json()
+    assert shown["waitingFor"] is None
 
 
 # In general

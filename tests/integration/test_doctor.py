@@ -23,8 +23,9 @@ from botpool.doctor import (
 )
 from botpool.doctor import database as doctor_database
 from botpool.engines.base import EngineName
+from botpool.models.replicas import ReplicaRole
 from botpool.settings import Settings
-from botpool.store import connect
+from botpool.store import Store, connect
 from botpool.store.postgres.embedded import embedded_postgres
 
 if TYPE_CHECKING:
@@ -77,6 +78,33 @@ async def test_a_database_that_fits_is_ok_and_tells_its_version(
     assert problems(findings) == set()
     assert only(findings, "database").found.startswith("PostgreSQL ")
     assert only(findings, "schema").result is Result.OK
+
+
+@pytest.mark.parametrize(
+    ("roles", "result", "found", "mend"),
+    [
+        ([], Result.WARNING, "No botpool runs", "Run `botpool serve`."),
+        (["api"], Result.WARNING, "No worker runs", "--role worker"),
+        (["worker"], Result.WARNING, "No API runs", "--role api"),
+        (["api", "worker"], Result.OK, "2 run: 0 (api, 1.2), 1 (worker, 1.2)", ""),
+        (["all"], Result.OK, "1 run: 0 (all, 1.2)", ""),
+    ],
+)
+async def test_a_database_on_which_no_worker_or_no_api_runs_is_a_warning(
+    tmp_path: Path,
+    database_url: str,
+    roles: list[str],
+    result: Result,
+    found: str,
+    mend: str,
+) -> None:
+    async with connect(database_url) as database:
+        for name, role in enumerate(roles):
+            await Store(database).replicas.seen(str(name), ReplicaRole(role), "1.2", "here")
+    finding = only(await diagnose(settings_in(tmp_path, database_url=database_url)), "replicas")
+    assert finding.result is result
+    assert finding.found.startswith(found)
+    assert mend in finding.mend
 
 
 async def test_a_database_that_is_not_there_is_a_problem_and_its_schema_is_left_out(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -12,7 +12,7 @@ from botpool.models.bots import Bot
 from botpool.models.pulls import ImagePull
 from botpool.models.slots import Slot, WaitsFor
 from botpool.models.waiting import Surroundings, Wait, bot_waits_for, slot_waits_for
-from botpool.states import BotStatus, Platform, SlotStatus
+from botpool.states import SLOT_NEEDS_WORK, BotStatus, Platform, SlotStatus
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 BOT = Bot(
@@ -103,6 +103,19 @@ def test_a_bot_says_what_it_waits_for(
 )
 def test_a_bot_that_is_heard_or_over_waits_for_nothing(bot: dict[str, Any]) -> None:
     assert bot_waits_for(replace(BOT, **bot), replace(SLOT), AROUND) is None
+
+
+@pytest.mark.parametrize("status", SlotStatus)
+def test_a_slot_that_needs_work_waits_for_a_worker_if_there_is_none(status: SlotStatus) -> None:
+    later = NOW + timedelta(minutes=1)
+    slot = replace(SLOT, status=status, last_released_at=later)
+    waiting = slot_waits_for(slot, replace(AROUND, workers=0))
+    if status in SLOT_NEEDS_WORK:
+        assert waiting is not None
+        since = NOW if status is SlotStatus.DEPLOYING else later
+        assert (waiting.what, waiting.since) == (Wait.WORKER, since)
+    else:
+        assert waiting is None
 
 
 def test_a_pull_tells_how_far_it_is_and_what_it_failed_with() -> None:

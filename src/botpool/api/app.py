@@ -71,6 +71,15 @@ def create_app(
     return app
 
 
+def create_worker_app(store: Store) -> FastAPI:
+    """What a worker without an API answers: whether it is alive, and whether it can work."""
+    app = FastAPI(title="botpool worker", version=__version__, openapi_url=None)
+    app.state.readiness = health.Readiness(store)
+    add_error_handlers(app)
+    app.include_router(health.router)
+    return app
+
+
 class BodyLimit:
     """Limits the body of a request, and answers a larger one with 413."""
 

@@ -105,11 +105,15 @@ async def bot_of_container(
     return BotOut.of(bot)
 
 
-@router.post("/slots/{slot_id}/recover", responses=documented(SlotNotFound))
+@router.post("/slots/{slot_id}/recover", status_code=202, responses=documented(SlotNotFound))
 async def recover(slot_id: SlotId, _: TheAdmin, pool: ThePool, store: TheStore) -> SlotOut:
-    """Recover a slot in `error` now. A slot in any other status is left as it is."""
+    """Have a slot in `error` recovered: a worker does it at once.
+
+    If no worker runs, `waitingFor` says so. A slot in any other status is left as it is.
+    """
     await pool.slots.retry(slot_id)
-    return SlotOut.of(await store.slots.get(slot_id))
+    slot = await store.slots.get(slot_id)
+    return SlotOut.of(slot, slot_waits_for(slot, await surroundings(store)))
 
 
 @router.post("/slots/{slot_id}/drain", status_code=202, responses=documented(SlotNotFound))

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
-import json
 import signal
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from botpool import __version__
 from botpool.cli.doctor import doctor
@@ -19,20 +15,17 @@ from botpool.cli.recover import recover
 from botpool.cli.serve import ServeRole, serve
 from botpool.cli.slots import app as slots_app
 from botpool.cli.start import start
+from botpool.cli.status import status
 from botpool.engines import check_engine
 from botpool.errors import BotpoolError, DatabaseUnreachable, SetupError
 from botpool.pool import Pool
 from botpool.store import (
     Store,
-    check_schema,
     migrate,
     open_database,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from botpool.models.pools import PoolNumbers
     from botpool.settings import Settings
 
 app = typer.Typer(
@@ -112,36 +105,7 @@ async def _migrate(settings: Settings) -> list[str]:
     return applied
 
 
-@app.command(short_help="Show how many slots and waiting bots there are.")
-def status(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
-    """Show how many slots each platform has in each status, and how many bots wait."""
-    settings = start()
-    numbers = asyncio.run(_numbers(settings))
-    if as_json:
-        typer.echo(json.dumps([dataclasses.asdict(row) for row in numbers], indent=2))
-    else:
-        Console().print(_table(numbers))
-
-
-async def _numbers(settings: Settings) -> list[PoolNumbers]:
-    async with open_database(settings) as database:
-        await check_schema(database)
-        return await Store(database).pools.numbers()
-
-
-def _table(numbers: Sequence[PoolNumbers]) -> Table:
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    columns = ("total", "idle", "deploying", "busy", "releasing", "error", "queued", "max_size")
-    table.add_column("platform", no_wrap=True)
-    for column in columns:
-        table.add_column(column.removesuffix("_size"), justify="right")
-    for row in numbers:
-        table.add_row(row.platform, *(str(getattr(row, column)) for column in columns))
-    return table
-
-
+app.command("status", short_help="Show slots, waiting bots and what runs.")(status)
 app.command("recover", short_help="Find bots and slots that are stuck, and recover them.")(recover)
 app.command("doctor", short_help="Check the installation, and say how to fix it.")(doctor)
 

@@ -20,6 +20,7 @@ from botpool.store import Store, check_schema, open_database
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from botpool.models.replicas import Lacking
     from botpool.reconciler import Decision
 
 _COLOURS = {Outcome.RECOVERED: "green", Outcome.FAILED: "red", Outcome.DELETED: "red"}
@@ -37,7 +38,7 @@ def recover(
     once, as if none of their recoveries had failed. You can run it at any time, even several at
     once.
     """
-    decisions = asyncio.run(_recover(dry_run=dry_run))
+    decisions, lacking = asyncio.run(_recover(dry_run=dry_run))
     counts = {outcome.value: count for outcome, count in counted(decisions).items()}
     if as_json:
         rows = [
@@ -45,14 +46,16 @@ def recover(
             for d in decisions
         ]
         typer.echo(json.dumps({**counts, "decisions": rows}, indent=2))
-        return
-    if decisions:
-        Console().print(_table(decisions))
-    would = "would be: " if dry_run else ""
-    typer.echo(would + ", ".join(f"{count} {name}" for name, count in counts.items()))
+    else:
+        if decisions:
+            Console().print(_table(decisions))
+        would = "would be: " if dry_run else ""
+        typer.echo(would + ", ".join(f"{count} {name}" for name, count in counts.items()))
+    if lacking is not None:
+        typer.echo(f"{lacking.found}. {lacking.mend}", err=True)
 
 
-async def _recover(*, dry_run: bool) -> list[Decision]:
+async def _recover(*, dry_run: bool) -> tuple[list[Decision], Lacking | None]:
     settings = start()
     async with open_database(settings) as database:
         await check_schema(database)
@@ -65,10 +68,11 @@ async def _recover(*, dry_run: bool) -> list[Decision]:
             decisions = await reconciler.recover_once(dry_run=dry_run, by_hand=True)
             if not dry_run:
                 await reconciler.compare_once()
+            counts = await store.replicas.counts()
         finally:
             for engine in engines.values():
                 await engine.close()
-    return decisions
+    return decisions, counts.lacking
 
 
 def _table(decisions: Sequence[Decision]) -> Table:

@@ -37,8 +37,10 @@ async def serve(settings: Settings, role: ServeRole, *, stop_bots: bool) -> None
             settings, api=role is not ServeRole.WORKER, worker=role is not ServeRole.API
         ) as served:
             stop.runs = True
-            if served.url is None:
+            if role is ServeRole.WORKER:
                 _say("botpool is running as a worker")
+                if served.url is not None:
+                    _say(f"its health:  {served.url}/readyz")
             else:
                 _say(f"botpool listens on {served.listens_on}")
                 _say(f"sign in:  {served.url}/sign-in?key={quote(served.admin_key)}")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from botpool.doctor.clocks import check_clock, now
 from botpool.doctor.folders import check_disk, why_not_writable
+from botpool.doctor.replicas import examine_replicas
 from botpool.errors import DatabaseTooOld, DatabaseUnfit, SchemaTooNew, SettingsInvalid
 from botpool.store import Store, check_schema, open_database
 from botpool.store.postgres.servers import MINIMUM_VERSION
@@ -120,6 +121,7 @@ async def _read(report: Report, database: Database) -> Known | None:
             return None
         check.ok("Up to date")
         store = Store(database)
+        await examine_replicas(report, store)
         slots = await store.slots.all()
         numbers = await store.pools.numbers()
         used = frozenset(row.platform for row in numbers if row.total or row.queued)

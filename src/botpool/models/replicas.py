@@ -7,9 +7,10 @@ import platform
 import secrets
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from datetime import datetime
 
 
@@ -39,6 +40,44 @@ class ReplicaCounts:
 
     api: int
     worker: int
+
+    @classmethod
+    def of(cls, replicas: Sequence[Replica]) -> Self:
+        """Count these."""
+        roles = [replica.role for replica in replicas]
+        return cls(
+            api=sum(role is not ReplicaRole.WORKER for role in roles),
+            worker=sum(role is not ReplicaRole.API for role in roles),
+        )
+
+    @property
+    def lacking(self) -> Lacking | None:
+        """What no replica does, if there is such a thing."""
+        if not self.api and not self.worker:
+            return Lacking(
+                found="No botpool runs on this database: bots can't be created, and none is started"
+                " or stopped",
+                mend="Run `botpool serve`.",
+            )
+        if not self.worker:
+            return Lacking(
+                found="No worker runs: bots are taken and wait, and none is started or stopped",
+                mend="Run `botpool serve --role worker`, or `botpool serve` in place of an API.",
+            )
+        if not self.api:
+            return Lacking(
+                found="No API runs: bots can't be created, and those in calls can't be heard",
+                mend="Run `botpool serve --role api`, or `botpool serve` in place of a worker.",
+            )
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lacking:
+    """What is missing for botpool to do its work, and what to do about it."""
+
+    found: str
+    mend: str
 
 
 def new_replica_name() -> str:

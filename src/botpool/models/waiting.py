@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from botpool.models.pulls import PullKey
 from botpool.models.slots import WaitsFor
-from botpool.states import BotStatus, SlotStatus
+from botpool.states import SLOT_NEEDS_WORK, BotStatus, SlotStatus
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -78,12 +78,13 @@ def bot_waits_for(bot: Bot, slot: Slot | None, around: Surroundings) -> WaitingF
 
 
 def slot_waits_for(slot: Slot, around: Surroundings) -> WaitingFor | None:
-    """What a slot that deploys waits for; `None` for any other."""
+    """What a slot that deploys waits for, or any that needs a worker and has none; else `None`."""
     since = slot.last_assigned_at
+    if slot.status in SLOT_NEEDS_WORK and not around.workers:
+        deploys = slot.status is SlotStatus.DEPLOYING
+        return _for_worker(since if deploys else slot.last_released_at or since)
     if slot.status is not SlotStatus.DEPLOYING:
         return None
-    if not around.workers:
-        return _for_worker(since)
     if slot.waits_for is WaitsFor.IMAGE:
         return _for_image(slot, around)
     if slot.step_error is not None:

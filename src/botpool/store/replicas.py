@@ -40,11 +40,7 @@ class Replicas:
 
     async def counts(self) -> ReplicaCounts:
         """How many replicas answer, and how many work."""
-        roles = [replica.role for replica in await self.live()]
-        return ReplicaCounts(
-            api=sum(role is not ReplicaRole.WORKER for role in roles),
-            worker=sum(role is not ReplicaRole.API for role in roles),
-        )
+        return ReplicaCounts.of(await self.live())
 
     async def prune(self, before: datetime) -> int:
         """Forget replicas that were last seen before then."""

@@ -56,8 +56,7 @@ class Served:
     store: Store
     pool: Pool
     url: str | None
-    """The URL at which this machine reaches it, if it listens. A worker alone only says there how it
-    is."""
+    """The URL at which this machine reaches it, if it listens: a worker alone, for its health."""
     listens_on: str
     """Where it listens, in words: the URL, or that it is every address."""
     admin_key: str

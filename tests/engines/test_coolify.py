@@ -347,17 +347,34 @@ async def test_nothing_is_proved_while_a_deployment_is_under_way() -> None:
 
 @pytest.mark.parametrize("version", ["4.3.11", "4.0.0-beta.430"])
 @virtual
-async def test_a_stop_cancels_what_is_under_way(version: str) -> None:
-    async with site(version=version, check_seconds=20) as s:
-        container, _ = await s.started()
-        deployment = str(await s.coolify.start_by_hand(container.ref))
+async def test_a_stop_cancels_what_is_queued(version: str) -> None:
+    async with site(version=version, pull_seconds=50, concurrent_builds=1) as s:
+        await s.engine.start(await s.created(2), {})
+        container = await s.created(1)
+        deployment = await s.engine.start(container, {})
         await s.engine.stop(container, 1)
         assert s.asked().count("POST/deployments/cancel") == 1
         await s.coolify.idle()
         old = version == "4.0.0-beta.430"  # it can't cancel, and starts it after the stop
         status = "finished" if old else "cancelled-by-user"
         assert s.coolify.deployments[deployment].status == status
+        assert s.coolify.killed == []
         assert await s.state(container) is (RUNNING if old else EXITED)
+
+
+@virtual
+async def test_a_deployment_under_way_is_left_to_finish_and_stopped_then() -> None:
+    async with site(check_seconds=20) as s:
+        container, _ = await s.started()
+        deployment = str(await s.coolify.start_by_hand(container.ref))
+        await s.engine.stop(container, 1)
+        assert await s.state(container) is RUNNING
+        await s.coolify.idle()
+        assert s.coolify.deployments[deployment].status == "finished"
+        assert s.coolify.killed == []
+        await s.engine.stop(container, 1)
+        await s.coolify.idle()
+        assert await s.state(container) is EXITED
 
 
 @virtual
@@ -373,10 +390,10 @@ async def test_a_stop_is_not_repeated_within_a_minute_unless_a_deployment_was_se
         await s.coolify.start_by_hand(container.ref)
         assert await s.state(container) is STARTING
         await s.engine.stop(container, 1)
+        assert s.asked().count("POST/applications/stop") == 2  # what starts now would not hear it
         await s.coolify.idle()
-        await s.engine.start(container, {})
         await s.engine.stop(container, 1)
-        assert s.asked().count("POST/applications/stop") == 4
+        assert s.asked().count("POST/applications/stop") == 3
 
 
 @virtual

@@ -156,7 +156,7 @@ async def test_what_stops_never_lets_coolify_throw_images_away() -> None:
     async with talking(answer(DONE)) as (api, coolify):
         await api.stop("u")
         await api.delete_application("u")
-    assert [call.url.params["docker_cleanup"] for call in coolify.requests] == ["false", "false"]
+    assert [call.url.params["docker_cleanup"] for call in coolify.requests] == ["0", "0"]
 
 
 @virtual

@@ -10,6 +10,7 @@ from tests.fakes.coolify import checks, shapes
 from tests.fakes.coolify.containers import ContainerState
 from tests.fakes.coolify.http import FrameworkError, Refused, invalid
 from tests.fakes.coolify.records import Deployment, Variable
+from tests.fakes.coolify.rules import beta
 
 if TYPE_CHECKING:
     from starlette.responses import Response
@@ -179,6 +180,8 @@ def update_application(model: Model, call: Call) -> Response:
 
 def delete_application(model: Model, call: Call) -> Response:
     cleanup = call.flag("docker_cleanup", default=True)
+    if model.rules.release <= beta(436) and call.given("docker_cleanup") == "false":
+        cleanup = True  # a text that isn't empty
     model.queue_deletion(_application(model, call), cleanup=cleanup)
     return JSONResponse({"message": "Application deletion request queued."})
 

@@ -106,6 +106,8 @@ class Model:
         """Images that the registry has not, or not for us."""
         self.ruined: set[str] = set()
         """Applications whose deployments always fail."""
+        self.killed: list[str] = []
+        """The servers on which some process was killed."""
 
     def new_uuid(self) -> str:
         """As Coolify's look."""
@@ -190,7 +192,13 @@ class Model:
         return Queued("queued", "Deployment request queued.", deployment)
 
     def cancel_deployment(self, deployment: Deployment) -> bool:
-        """Let it be over, unless it is; a container that it started runs on."""
+        """Let it be over, unless it is; a container that it started runs on.
+
+        To end one in progress, Coolify kills a process on the server by a number that was one of
+        its own container's: any process may have it there.
+        """
+        if deployment.status is DeploymentStatus.IN_PROGRESS:
+            self.killed.append(deployment.server_uuid)
         return self._abort(deployment, DeploymentStatus.CANCELLED)
 
     def queue_stop(self, application: Application, *, cleanup: bool) -> None:

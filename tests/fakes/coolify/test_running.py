@@ -112,6 +112,7 @@ async def test_what_is_cancelled_starts_nothing_and_makes_room() -> None:
             answer = await scene.call("POST", f"/deployments/{uuid}/cancel")
             assert answer["status"] == "cancelled-by-user"
         assert await scene.status_of(third) == "in_progress"
+        assert scene.coolify.killed == [scene.coolify.rules.servers[0]]  # by the first
         await scene.coolify.idle()
         assert scene.coolify.running() == [applications[2].uuid]
         assert scene.coolify.pulls == {IMAGE: 1}
@@ -301,7 +302,7 @@ async def test_a_deletion_takes_its_time() -> None:
     async with imitated(delete_seconds=30) as scene:
         application = await scene.started()
         path = f"/applications/{application.uuid}"
-        answer = await scene.call("DELETE", path, params={"docker_cleanup": "false"})
+        answer = await scene.call("DELETE", path, params={"docker_cleanup": "0"})
         assert answer == {"message": "Application deletion request queued."}
         await asyncio.sleep(29)
         assert (await scene.shown(application))["status"] == "running:unknown"

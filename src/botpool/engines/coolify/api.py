@@ -118,10 +118,11 @@ class CoolifyApi:
 
     async def delete_application(self, uuid: str) -> None:
         """Have an application deleted, which takes a while. Images are kept."""
+        # Not "false": in a deletion, old versions take that for true.
         await self._call(
             "DELETE",
             f"/applications/{uuid}",
-            params={"docker_cleanup": "false"},
+            params={"docker_cleanup": "0"},
             repeatable=True,
             or_missing=True,
         )
@@ -165,7 +166,7 @@ class CoolifyApi:
         return await self._done(
             "POST",
             f"/applications/{uuid}/stop",
-            params={"docker_cleanup": "false"},
+            params={"docker_cleanup": "0"},
             repeatable=True,
         )
 

@@ -211,18 +211,25 @@ class CoolifyEngine:
         return seen
 
     async def stop(self, container: Container, grace_seconds: float) -> None:
-        """Cancel deployments under way, and have the application stopped.
+        """Cancel queued deployments, and have the application stopped.
 
-        A second call soon after does nothing, unless a deployment was seen in the meantime.
+        A deployment under way is left to finish, and what it starts is stopped by a later call:
+        to cancel it, Coolify kills a process on the server that may be any other. A second call
+        soon after does nothing, unless a deployment was seen in the meantime.
         """
         self._check_host(container.host)
         uuid = container.ref
         now = asyncio.get_running_loop().time()
         if now - self._stopped_at.get(uuid, -_STOP_AGAIN_SECONDS) < _STOP_AGAIN_SECONDS:
             return
+        under_way = False
         for deployment in await self._api.deployments_of(uuid, _NEWEST, Urgency.CHANGE) or ():
-            if deployment.active:
+            if deployment.queued:
                 await self._api.cancel(deployment.deployment_uuid)
+            elif deployment.active:
+                under_way = True
+        if under_way:
+            return
         if await self._api.stop(uuid):
             self._stopped_at[uuid] = now
         self._view.changed(uuid)

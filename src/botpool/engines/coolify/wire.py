@@ -94,9 +94,14 @@ class Deployment(_Wire):
     status: str
 
     @property
+    def queued(self) -> bool:
+        """Whether it has not begun."""
+        return self.status == "queued"
+
+    @property
     def active(self) -> bool:
         """Whether it may still start a container."""
-        return self.status in {"queued", "in_progress"}
+        return self.queued or self.status == "in_progress"
 
 
 class Environment(_Wire):

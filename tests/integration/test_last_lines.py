@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from botpool.engines.base import Traits
 from botpool.engines.simulated import Faults
 from botpool.errors import EngineUnavailable, StaleLease
 from botpool.models.replicas import ReplicaRole
@@ -126,3 +127,17 @@ async def test_nobody_waits_for_output_that_no_worker_can_read(database: Databas
         bot = await works.launched()
         await works.pool.container_logs.refresh(bot.id)
         assert not await works.store.bots.wants_container_logs(bot.id)
+
+
+async def test_output_of_the_next_bot_is_never_kept_for_the_one_before(database: Database) -> None:
+    async with working(database, traits=Traits(reusable=True)) as works:
+        first = await works.launched()
+        slot = await works.slot_of(first.id)
+        await works.store.bots.want_container_logs(first.id, 0)
+        await works.end(slot)
+        # A worker that was paused has read what the container writes for the next bot.
+        await works.store.bots.keep_container_logs(
+            first.id, slot.id, slot.lease, ["of another"], final=False
+        )
+        assert await works.store.bots.container_logs(first.id) == []
+        assert not await works.store.bots.wants_container_logs(first.id)

@@ -10,10 +10,12 @@ import pytest
 
 from botpool.engines.base import ContainerState, Traits
 from botpool.engines.simulated import Faults
-from botpool.errors import EngineRefused, StaleLease
+from botpool.errors import EngineRefused, EngineUnavailable, StaleLease
 from botpool.models.hosts import HostReport
+from botpool.models.pulls import PullKey
+from botpool.pool import Pool
 from botpool.states import BotStatus, Platform, SlotStatus
-from tests.support.works import IMAGE, container, working
+from tests.support.works import IMAGE, container, new_reconciler, working
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -255,3 +257,104 @@ async def test_another_replica_goes_on_with_a_start_without_a_bot(database: Data
         await another.run_once()
         assert await images(works) == {("a", IMAGE): "present"}
         assert works.engine.counts["start"] == 1
+
+
+async def test_nothing_is_started_if_that_leaves_nothing_for_a_bot(database: Database) -> None:
+    async with working(database, faults=SLOW, traits=LIKE_COOLIFY, max_pool_size=1) as works:
+        await bring(works)
+        assert await works.store.slots.all() == []
+        bot = (await works.create()).bot
+        assert bot.status is BotStatus.DEPLOYING
+
+
+async def test_a_new_image_is_brought_to_a_pool_at_its_maximum(database: Database) -> None:
+    async with working(database, traits=LIKE_COOLIFY, max_pool_size=2) as works:
+        bots = [(await works.create()).bot for _ in range(2)]
+        await works.go(seconds=1)
+        for bot in bots:
+            await works.end(await works.slot_of(bot.id))
+        await works.go(seconds=1)
+        newer = works.settings.model_copy(update={"image_google_meet": "bot:2"})
+        pool = Pool(works.store, newer)
+        await pool.queue.configure()
+        reconciler = await new_reconciler(works.store, pool, works.engine, newer)
+        await reconciler.bring_images("simulated", "a")
+        await reconciler.run_once()
+        assert (await images(works))["a", "bot:2"] == "present"
+        assert [slot.status for slot in await works.store.slots.all()] == [SlotStatus.IDLE] * 2
+
+
+async def test_an_image_that_can_not_be_started_yet_holds_up_no_other(database: Database) -> None:
+    async with working(
+        database, traits=LIKE_COOLIFY, image_zoom="zoom:1", max_slots_per_host=3
+    ) as works:
+        for _ in range(2):
+            slot = await works.warm(Platform.ZOOM)
+            await works.create(Platform.ZOOM)
+        await works.reconciler.run_once()
+        for each in await works.store.slots.all():
+            if each.assigned_bot_id is not None:
+                await works.end(each)
+        await works.go(seconds=1)
+        await works.store.pulls.forget(PullKey("simulated", "a", "zoom:1"))
+        works.engine.lose_image("a", "zoom:1")
+        assert slot.host == "a"
+        await works.launched()  # takes the rest of the room, and brings its own image
+        await works.store.pulls.forget(PullKey("simulated", "a", IMAGE))
+        await bring(works)
+        assert (await images(works))["a", "zoom:1"] == "present"
+
+
+async def test_no_image_is_begun_while_a_bot_waits_for_another_that_fails(
+    database: Database,
+) -> None:
+    async with working(database, image_zoom="zoom:1") as works:
+
+        async def fail(*_: object) -> bool:
+            raise EngineUnavailable("the registry doesn't answer")
+
+        works.engine.pull = fail  # type: ignore[method-assign, assignment]
+        await works.create(Platform.ZOOM)
+        await works.reconciler.run_once()
+        await bring(works)
+        assert await images(works) == {("a", "zoom:1"): "failed"}
+
+
+async def test_an_image_that_failed_thousands_of_times_is_still_tried(database: Database) -> None:
+    async with working(database) as works:
+        await bring(works)
+        await works.reconciler.pulls_finished()
+        await database.execute(
+            "UPDATE image_pulls SET status = 'failed', error = 'no', retry_at = botpool_now(),"
+            " attempts = 5000"
+        )
+        await works.pass_time(hours=2)
+        await bring(works)
+        await works.reconciler.pulls_finished()
+        assert await images(works) == {("a", IMAGE): "present"}
+
+
+async def test_a_comparison_by_hand_begins_no_pull(database: Database) -> None:
+    async with working(database) as works:
+        await works.reconciler.compare_once()
+        assert await images(works) == {}
+
+
+async def test_a_replica_that_shuts_down_leaves_no_pull_that_nobody_waits_for(
+    database: Database,
+) -> None:
+    async with working(database) as works:
+        another = await works.replica()
+        running = asyncio.create_task(another.run(database))
+        begun = asyncio.Event()
+
+        async def slow(*_: object) -> bool:
+            begun.set()
+            await asyncio.Event().wait()
+            return True
+
+        works.engine.pull = slow  # type: ignore[method-assign, assignment]
+        await begun.wait()
+        another.stop()
+        await running
+        assert await images(works) == {}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from botpool.engines.base import ContainerState, Traits
+from botpool.errors import EngineRefused
 from botpool.states import BotStatus, Platform, SlotStatus
 from tests.support.works import container, working
 
@@ -102,3 +103,15 @@ async def test_slots_that_are_kept_warm_make_no_way_for_another_platform(
         await keep(works)
         bot = (await works.create(Platform.ZOOM)).bot
         assert bot.status is BotStatus.QUEUED
+
+
+async def test_slots_that_can_not_be_made_are_not_made_again_and_again(database: Database) -> None:
+    async with working(database, warm_slots="google-meet=2") as works:
+
+        async def refuse(*_: object) -> str:
+            raise EngineRefused("no init program")
+
+        works.engine.create = refuse  # type: ignore[method-assign, assignment]
+        for _ in range(5):
+            slots = await keep(works)
+        assert [slot.status for slot in slots] == [SlotStatus.ERROR] * 2

@@ -66,24 +66,23 @@ async def slots(
     assigned_bot_id: Annotated[int | None, Query(alias="assignedBotId", ge=0, le=_LARGEST)] = None,
 ) -> SlotList:
     """Every slot, by name, or those that match."""
-    around = await surroundings(store)
-    return SlotList(
-        slots=[
-            SlotOut.of(slot, slot_waits_for(slot, around))
-            for slot in await store.slots.all()
-            if platform in {None, slot.platform}
-            and (status is None or slot.status in status)
-            and container_ref in {None, slot.container_ref}
-            and assigned_bot_id in {None, slot.assigned_bot_id}
-        ]
-    )
+    found = [
+        slot
+        for slot in await store.slots.all()
+        if platform in {None, slot.platform}
+        and (status is None or slot.status in status)
+        and container_ref in {None, slot.container_ref}
+        and assigned_bot_id in {None, slot.assigned_bot_id}
+    ]
+    around = await surroundings(store, found)
+    return SlotList(slots=[SlotOut.of(slot, slot_waits_for(slot, around)) for slot in found])
 
 
 @router.get("/slots/{slot_id}", responses=documented(SlotNotFound))
 async def get_slot(slot_id: SlotId, _: TheAdmin, store: TheStore) -> SlotOut:
     """One slot."""
     slot = await store.slots.get(slot_id)
-    return SlotOut.of(slot, slot_waits_for(slot, await surroundings(store)))
+    return SlotOut.of(slot, slot_waits_for(slot, await surroundings(store, [slot])))
 
 
 @router.get("/slots/{slot_id}/timeline", responses=documented(SlotNotFound))
@@ -113,7 +112,7 @@ async def recover(slot_id: SlotId, _: TheAdmin, pool: ThePool, store: TheStore) 
     """
     await pool.slots.retry(slot_id)
     slot = await store.slots.get(slot_id)
-    return SlotOut.of(slot, slot_waits_for(slot, await surroundings(store)))
+    return SlotOut.of(slot, slot_waits_for(slot, await surroundings(store, [slot])))
 
 
 @router.post("/slots/{slot_id}/drain", status_code=202, responses=documented(SlotNotFound))

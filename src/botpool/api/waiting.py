@@ -4,26 +4,29 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from botpool.models.slots import WaitsFor
 from botpool.models.waiting import Surroundings, bot_waits_for
-from botpool.states import BotStatus, Platform
+from botpool.states import BotStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from botpool.models.bots import Bot
     from botpool.models.slots import Slot
     from botpool.models.waiting import WaitingFor
+    from botpool.states import Platform
     from botpool.store import Store
 
 
-async def surroundings(store: Store, *, queued: bool = False) -> Surroundings:
-    """What has to be known of the rest, also for bots in the queue if there are any."""
-    counts = await store.replicas.counts()
-    full = {each for each in Platform if queued and await store.pools.is_full(each)}
+async def surroundings(
+    store: Store, slots: Iterable[Slot], queued: Iterable[Platform] = ()
+) -> Surroundings:
+    """What has to be known of the rest: for slots, and for bots in the queues of platforms."""
+    wait_for_image = any(slot.waits_for is WaitsFor.IMAGE for slot in slots)
     return Surroundings(
-        workers=counts.worker,
-        full=full,
-        pulls={pull.key: pull for pull in await store.pulls.all()},
+        workers=(await store.replicas.counts()).worker,
+        full={each for each in {*queued} if await store.pools.is_full(each)},
+        pulls={pull.key: pull for pull in await store.pulls.all()} if wait_for_image else {},
     )
 
 
@@ -39,5 +42,8 @@ async def what_bots_wait_for(
         for slot in await store.slots.of_bots([bot.id for bot in live])
         if slot.assigned_bot_id is not None
     }
-    around = await surroundings(store, queued=any(bot.status is BotStatus.QUEUED for bot in live))
+    if all(bot.last_heartbeat is not None for bot in live):
+        return slots, {}
+    queued = [bot.platform for bot in live if bot.status is BotStatus.QUEUED]
+    around = await surroundings(store, slots.values(), queued)
     return slots, {bot.id: bot_waits_for(bot, slots.get(bot.id), around) for bot in live}

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
 
 from botpool.errors import EngineError
+from botpool.logs import log_failure
 from botpool.models.storable import storable
 from botpool.reconciler.context import container_of
 
@@ -21,25 +23,49 @@ _log: structlog.stdlib.BoundLogger = structlog.get_logger("botpool")
 _KEPT_LINES = 1000
 
 
-async def read_wanted(context: Context) -> int:
-    """Read the output of running containers that somebody wants; return how many there were."""
-    wanted = await context.store.bots.wanted_container_logs(context.hosts())
-    await asyncio.gather(*(_read_so_far(context, slot) for slot in wanted))
-    return len(wanted)
+class LiveLogs:
+    """Reads the output of running containers that somebody wants, each in a task of its own."""
 
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._reading: dict[int, asyncio.Task[None]] = {}
 
-async def _read_so_far(context: Context, slot: Slot) -> None:
-    container, engine = container_of(slot), context.engine(slot)
-    lines: list[str] | None = None
-    try:
-        async with asyncio.timeout(engine.traits.patience_seconds):
-            if container is not None:
-                written = await engine.logs(container, _KEPT_LINES)
-                lines = [storable(line) for line in written]
-    except (EngineError, TimeoutError) as error:
-        _log.warning("logs not read", slot_name=slot.slot_name, lease=slot.lease, error=str(error))
-    bot_id = slot.assigned_bot_id or slot.last_bot_id or 0
-    await context.store.bots.keep_container_logs(bot_id, slot.id, slot.lease, lines, final=False)
+    async def look(self) -> None:
+        """Begin to read what is wanted and not being read, so that no host waits for another."""
+        for slot in await self._context.store.bots.wanted_container_logs(self._context.hosts()):
+            if slot.id not in self._reading:
+                task = self._reading[slot.id] = asyncio.create_task(self._read(slot))
+                task.add_done_callback(partial(self._ended, slot.id))
+
+    async def finished(self) -> None:
+        """Wait until nothing is being read."""
+        while self._reading:
+            await asyncio.wait(self._reading.values())
+
+    async def close(self) -> None:
+        """Stop reading."""
+        for task in self._reading.values():
+            task.cancel()
+        await asyncio.gather(*self._reading.values(), return_exceptions=True)
+
+    def _ended(self, slot_id: int, task: asyncio.Task[None]) -> None:
+        del self._reading[slot_id]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log_failure("logs not read", error)
+
+    async def _read(self, slot: Slot) -> None:
+        container, engine = container_of(slot), self._context.engine(slot)
+        lines: list[str] | None = None
+        try:
+            async with asyncio.timeout(engine.traits.patience_seconds):
+                if container is not None:
+                    written = await engine.logs(container, _KEPT_LINES)
+                    lines = [storable(line) for line in written]
+        except (EngineError, TimeoutError) as error:
+            log_failure("logs not read", error, slot_name=slot.slot_name, lease=slot.lease)
+        await self._context.store.bots.keep_container_logs(
+            slot.assigned_bot_id or 0, slot.id, slot.lease, lines, final=False
+        )
 
 
 async def keep_last(context: Context, slot: Slot, container: Container) -> None:

@@ -12,6 +12,7 @@ from botpool.engines.base import Container, ContainerSpec
 from botpool.errors import EngineError, ImageMissing, NoImage
 from botpool.models.storable import storable
 from botpool.reconciler.checkpoints import Checkpoint
+from botpool.reconciler.context import container_of
 from botpool.reconciler.environment import new_environment
 
 if TYPE_CHECKING:
@@ -97,6 +98,31 @@ async def create_if_image(context: Context, slot: Slot, *, remade: bool = False)
     except (ImageMissing, NoImage):
         return False
     return True
+
+
+async def give_up_outdated(context: Context, slot: Slot) -> Slot:
+    """Adapt a slot to the settings, so that its next container is made as they say now.
+
+    A stopped container that was made with anything else is removed; a container that is being
+    started is left alone.
+    """
+    image = context.settings.image(slot.platform)
+    current = slot.image == image and not _made_otherwise(context, slot)
+    if current or (slot.deployment_started_at is not None and slot.assigned_bot_id is not None):
+        return slot
+    if (container := container_of(slot)) is not None:
+        await context.engine(slot).remove(container)
+    return await context.store.slots.give_up_container(slot, image) or slot
+
+
+def _made_otherwise(context: Context, slot: Slot) -> bool:
+    """Whether the slot has a container of ours that was made with something else.
+
+    What another pool has made is kept as it is. It gets its variables at each start.
+    """
+    if slot.container_ref is None or slot.creations == 0:
+        return False
+    return slot.spec_digest != spec_digest(context, slot)
 
 
 async def evidence(

@@ -33,10 +33,9 @@ from botpool.models.assignments import FailedLaunch
 from botpool.models.slots import WaitsFor
 from botpool.models.storable import storable
 from botpool.reconciler.checkpoints import Checkpoint
-from botpool.reconciler.containers import create, evidence
+from botpool.reconciler.containers import create, evidence, give_up_outdated
 from botpool.reconciler.context import NOW, container_of, started_for
 from botpool.reconciler.environment import environment_of_start
-from botpool.reconciler.release import give_up_outdated
 from botpool.states import BotStatus, FailureCause, SlotStatus
 
 if TYPE_CHECKING:

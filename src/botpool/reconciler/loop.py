@@ -31,7 +31,7 @@ from botpool.logs import log_failure
 from botpool.models.replicas import new_replica_name
 from botpool.reconciler.checkpoints import go_on
 from botpool.reconciler.compare import CompareCounts, compare
-from botpool.reconciler.container_logs import read_wanted
+from botpool.reconciler.container_logs import LiveLogs
 from botpool.reconciler.context import NOW, Context
 from botpool.reconciler.decisions import Decision, Outcome
 from botpool.reconciler.deploy import deploy
@@ -104,6 +104,7 @@ class Reconciler:
         """The slots that it works on."""
         self._pulls = Pulls(self._context, self._loop.wake)
         self._shown = ShownStatus(self._context)
+        self._live_logs = LiveLogs(self._context)
         self._drives: set[asyncio.Task[None]] = set()
         self.step_seconds: float | None = None
         """How long one step of a slot may take. By default as long as its engine allows."""
@@ -134,14 +135,22 @@ class Reconciler:
         for found in await asyncio.gather(
             *(self._compare(engine, host) for engine, host in self._context.hosts())
         ):
-            counts += found
+            counts += found or CompareCounts()
         return counts
 
-    async def _compare(self, engine: str, host: str) -> CompareCounts:
+    async def _look_after_host(self, engine: str, host: str) -> None:
+        """Compare a host with its slots, and bring the next image there that is missing."""
+        counts = await self._compare(engine, host)
+        # A slot that is made for an image would take the name of one that is to be imported.
+        if counts is not None and not counts.foreign:
+            await self.bring_images(engine, host)
+
+    async def _compare(self, engine: str, host: str) -> CompareCounts | None:
+        """Compare a host with its slots. `None` if that was done recently, or can't be done."""
         context = self._context
         every_ms = self._compare_interval_ms(engine)
         if not await context.store.installation.take_duty(f"compare {engine}/{host}", every_ms):
-            return CompareCounts()
+            return None
         try:
             async with asyncio.timeout(self._patience(engine)):
                 counts = await compare(
@@ -152,11 +161,8 @@ class Reconciler:
             _log.warning("can't compare a host", engine=engine, host=host, error=str(error))
             if isinstance(error, EngineUnavailable):
                 await context.health.no_answer(engine, host, str(error))
-            return CompareCounts()
+            return None
         await context.health.answers(engine, host)
-        # A slot that is made for an image would take the name of one that is to be imported.
-        if not counts.foreign:
-            await self.bring_images(engine, host)
         return counts
 
     async def bring_images(self, engine: str, host: str) -> None:
@@ -242,7 +248,7 @@ class Reconciler:
                     (
                         f"compare {engine}/{host}",
                         self._compare_interval_ms(engine),
-                        partial(self._compare, engine, host),
+                        partial(self._look_after_host, engine, host),
                     )
                     for engine, host in self._context.hosts()
                 ),
@@ -260,19 +266,24 @@ class Reconciler:
     async def _read_logs(self, database: Database) -> None:
         """Read what running containers wrote, whenever somebody wants it."""
         reading = Loop(
-            self.read_logs_once,
+            self._look_for_logs,
             poll_seconds=_READ_LOGS_SECONDS,
             failed="can't read what containers wrote",
         )
         async with listening(database, LOGS, reading.wake):
-            await reading.run()
+            try:
+                await reading.run()
+            finally:
+                await self._live_logs.close()
 
-    async def read_logs_once(self) -> float:
-        """Read the output of running containers that somebody wants.
+    async def _look_for_logs(self) -> float:
+        await self._live_logs.look()
+        return _READ_LOGS_SECONDS
 
-        Returns in how many seconds to look again.
-        """
-        return NOW if await read_wanted(self._context) else _READ_LOGS_SECONDS
+    async def read_logs_once(self) -> None:
+        """Read the output of running containers that somebody wants."""
+        await self._live_logs.look()
+        await self._live_logs.finished()
 
     def stop(self) -> None:
         """Make `run` return."""

@@ -110,6 +110,7 @@ class Pulls:
             return
         again_ms = settings.recovery_interval_ms
         if context.engines[engine].traits.pulls_at_start:
+            await self.settle(engine, host)
             await context.pool.hosts.start_ahead(engine, host, again_ms)
             return
         if await context.store.installation.take_duty(f"images {engine}/{host}", again_ms):
@@ -203,13 +204,13 @@ class Pulls:
             if fetched or slot is not None:
                 log.info("pull done", fetched=fetched)
         except asyncio.CancelledError:
-            await finish(
-                self.end(key, context.replica, "its replica shut down"), seconds=_FINISH_SECONDS
-            )
+            shut_down = "its replica shut down"
+            over = self.end(key, context.replica, shut_down) if slot else self._give_up(key)
+            await finish(over, seconds=_FINISH_SECONDS)
             raise
         except _GaveWay:
             log.info("pull put off: a bot waits for another image there")
-            await context.store.pulls.give_up(key, context.replica)
+            await self._give_up(key)
             return
         except EngineRefused as failure:
             # The image can't be pulled. The waiting slots find that out one after the other.
@@ -298,6 +299,12 @@ class Pulls:
                 slot_name=slot.slot_name,
                 lease=slot.lease,
             )
+
+    async def _give_up(self, key: PullKey) -> None:
+        """Let go of a pull ahead of any bot. A bot that has come to wait for it pulls it itself."""
+        await self._context.store.pulls.give_up(key, self._context.replica)
+        await self._context.store.pulls.wake(key, 0)
+        self._wake()
 
     async def end(self, key: PullKey, owner: str, error: str | None, retry_in: float = 0.0) -> None:
         """End a pull of this owner: the image is there, or there was an error. Wake who waits."""

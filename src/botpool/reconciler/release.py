@@ -19,7 +19,7 @@ from botpool.errors import (
 from botpool.models.assignments import Ending
 from botpool.reconciler.checkpoints import Checkpoint
 from botpool.reconciler.container_logs import keep_last
-from botpool.reconciler.containers import create_if_image, spec_digest
+from botpool.reconciler.containers import create_if_image, give_up_outdated
 from botpool.reconciler.context import NOW, container_of
 from botpool.reconciler.warming import bring_image
 from botpool.states import BotStatus, SlotStatus
@@ -160,31 +160,6 @@ def _next_look(context: Context, slot: Slot) -> float:
         return context.spread(context.settings.poll_interval_ms / 1000)
     since = slot.last_released_at or slot.read_at
     return context.next_look((slot.read_at - since).total_seconds())
-
-
-async def give_up_outdated(context: Context, slot: Slot) -> Slot:
-    """Adapt a slot to the settings, so that its next container is made as they say now.
-
-    A stopped container that was made with anything else is removed; a container that is being
-    started is left alone.
-    """
-    image = context.settings.image(slot.platform)
-    current = slot.image == image and not _made_otherwise(context, slot)
-    if current or (slot.deployment_started_at is not None and slot.assigned_bot_id is not None):
-        return slot
-    if (container := container_of(slot)) is not None:
-        await context.engine(slot).remove(container)
-    return await context.store.slots.give_up_container(slot, image) or slot
-
-
-def _made_otherwise(context: Context, slot: Slot) -> bool:
-    """Whether the slot has a container of ours that was made with something else.
-
-    What another pool has made is kept as it is. It gets its variables at each start.
-    """
-    if slot.container_ref is None or slot.creations == 0:
-        return False
-    return slot.spec_digest != spec_digest(context, slot)
 
 
 async def _stop_and_clean(context: Context, slot: Slot, *, retired: bool) -> bool:

@@ -14,7 +14,7 @@ import structlog
 
 from botpool.engines.base import STOPPED, ContainerState, Observation
 from botpool.errors import EngineRefused
-from botpool.reconciler.containers import create
+from botpool.reconciler.containers import create, give_up_outdated
 from botpool.reconciler.context import container_of, started_for
 from botpool.reconciler.environment import environment_without_bot
 
@@ -59,6 +59,8 @@ async def bring_image(context: Context, pulls: Pulls, slot: Slot) -> float | Non
 async def _start_and_look(context: Context, slot: Slot) -> Observation:
     """Start the slot's container, unless a replica has already, and see how it does."""
     engine = context.engine(slot)
+    if slot.deployment_ref is None:
+        slot = await give_up_outdated(context, slot)
     container = container_of(slot)
     if container is None:
         container = await create(context, slot, slot.creations + 1)

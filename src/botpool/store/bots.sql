@@ -165,10 +165,13 @@ SELECT bot_id FROM holder;
 SELECT at, level, line FROM bot_logs WHERE bot_id = $1 ORDER BY id;
 
 -- name: keep_container_logs
--- Keep what a container wrote ($4, NULL if that can't be read) while it served a bot: so far, or, once and
--- for all, until its end ($5).
+-- Keep what a container wrote ($4, NULL if that can't be read) while it served a bot: once and for all, until
+-- its end ($5), or so far. The latter only while it serves this bot: later it may have written for another.
 INSERT INTO container_logs (bot_id, slot_id, lease, at, lines, final)
-SELECT id, $2, $3, botpool_now(), coalesce($4::text[], '{}'), $5 FROM bots WHERE id = $1
+SELECT id, $2, $3, botpool_now(), coalesce($4::text[], '{}'), $5 FROM bots
+WHERE id = $1 AND ($5 OR EXISTS (
+    SELECT FROM bot_pool_slots WHERE id = $2 AND lease = $3 AND assigned_bot_id = $1
+))
 ON CONFLICT (bot_id, slot_id, lease) DO UPDATE
 SET at = excluded.at, lines = coalesce($4, container_logs.lines), final = excluded.final, wanted_at = NULL
 WHERE NOT container_logs.final;
@@ -189,12 +192,15 @@ RETURNING bot_id;
 
 -- name: wants_container_logs
 -- Whether what the container of a bot has written so far is wanted, and was not read yet.
-SELECT FROM container_logs WHERE bot_id = $1 AND wanted_at IS NOT NULL;
+SELECT FROM container_logs l
+JOIN bot_pool_slots s ON s.id = l.slot_id AND s.lease = l.lease AND s.assigned_bot_id = l.bot_id
+WHERE l.bot_id = $1 AND l.wanted_at IS NOT NULL;
 
 -- name: wanted_container_logs
 -- The slots on these hosts ($1) whose containers' output is wanted, the longest wanted first.
 SELECT s.*, botpool_now() AS read_at
-FROM container_logs l JOIN bot_pool_slots s ON s.id = l.slot_id AND s.lease = l.lease
+FROM container_logs l
+JOIN bot_pool_slots s ON s.id = l.slot_id AND s.lease = l.lease AND s.assigned_bot_id = l.bot_id
 WHERE l.wanted_at IS NOT NULL AND s.engine || '/' || s.host = ANY ($1::text[])
 ORDER BY l.wanted_at
 LIMIT 100;

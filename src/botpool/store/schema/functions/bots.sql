@@ -14,7 +14,8 @@ DECLARE
 BEGIN
     IF p_grow THEN
         PERFORM pg_advisory_xact_lock(platform_lock(p_platform));
-        RETURN QUERY SELECT * FROM serve_queue(p_platform, true);
+        -- Without growing: whoever makes room serves the queue, and to look for room here costs time.
+        RETURN QUERY SELECT * FROM serve_queue(p_platform, false);
     END IF;
 
     v_now := botpool_now();

@@ -124,14 +124,18 @@ END $$;
 CREATE OR REPLACE FUNCTION probe_hosts() RETURNS SETOF transitions LANGUAGE plpgsql AS $$
 DECLARE
     v_host hosts;
+    v_well hosts[];
 BEGIN
-    FOR v_host IN
-        SELECT * FROM hosts h WHERE unhealthy_since IS NOT NULL AND EXISTS (
+    -- All of them first: what follows takes the platforms' locks.
+    v_well := ARRAY(
+        SELECT h FROM hosts h WHERE unhealthy_since IS NOT NULL AND EXISTS (
             SELECT FROM bot_pool_slots s
             WHERE s.engine = h.engine AND s.host = h.host AND s.launched_at > h.unhealthy_since
         )
         ORDER BY engine, host
-    LOOP
+        FOR UPDATE OF h SKIP LOCKED
+    );
+    FOREACH v_host IN ARRAY v_well LOOP
         RETURN QUERY SELECT * FROM note_success(v_host.engine, v_host.host, false);
     END LOOP;
     FOR v_host IN

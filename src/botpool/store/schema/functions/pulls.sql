@@ -1,11 +1,11 @@
 -- Pulls: images on their way to hosts. What is locked first, and why these are functions: queue.sql.
 
--- The pool whose image no bot has asked for yet on a host, and that is to be brought there next; none while
--- the host gets no new work, or another image is on its way there. What has failed is tried again in
--- p_again ms, and later and later. The caller holds the host's lock.
-CREATE OR REPLACE FUNCTION next_image(p_engine text, p_host text, p_again integer) RETURNS pools
-    LANGUAGE sql AS $$
-    SELECT pool FROM pools pool
+-- The pools whose images no bot has asked for yet on a host, in the order in which they are to be brought
+-- there; none while the host gets no new work, another image is on its way there, or a bot there waits for
+-- one. What has failed is tried again in p_again ms, and later and later. The caller holds the host's lock.
+CREATE OR REPLACE FUNCTION missing_images(p_engine text, p_host text, p_again integer)
+    RETURNS SETOF pools LANGUAGE sql AS $$
+    SELECT pool.* FROM pools pool
     LEFT JOIN image_pulls p
         ON p.engine = pool.engine AND p.host = p_host AND p.image = pool.image
     WHERE pool.engine = p_engine AND pool.image IS NOT NULL
@@ -14,7 +14,7 @@ CREATE OR REPLACE FUNCTION next_image(p_engine text, p_host text, p_again intege
             OR p.status = 'pulling'
             OR (
                 p.status = 'failed'
-                AND p.finished_at + p_again * least(2 ^ (p.attempts - 1), 60)
+                AND p.finished_at + p_again * least(2 ^ least(p.attempts - 1, 6), 60)
                     * interval '1 millisecond' <= botpool_now()
             )
         )
@@ -26,8 +26,11 @@ CREATE OR REPLACE FUNCTION next_image(p_engine text, p_host text, p_again intege
             SELECT FROM image_pulls other WHERE other.engine = p_engine AND other.host = p_host
                 AND other.status = 'pulling' AND other.reserved_until > botpool_now()
         )
+        AND NOT EXISTS (
+            SELECT FROM bot_pool_slots s WHERE s.engine = p_engine AND s.host = p_host
+                AND s.status = 'deploying' AND s.waits_for = 'image'
+        )
     ORDER BY p.attempts NULLS FIRST, pool.platform
-    LIMIT 1
 $$;
 
 -- Reserve the pull of an image to a host for p_ttl ms, if it isn't there and no other replica pulls it; for
@@ -58,73 +61,73 @@ $$;
 CREATE OR REPLACE FUNCTION take_pull_ahead(
     p_engine text, p_host text, p_owner text, p_ttl integer, p_again integer
 ) RETURNS SETOF image_pulls LANGUAGE plpgsql AS $$
-DECLARE
-    v_pool pools;
 BEGIN
     PERFORM pg_advisory_xact_lock(host_lock(p_engine, p_host));
-    v_pool := next_image(p_engine, p_host, p_again);
-    IF v_pool.platform IS NOT NULL THEN
-        RETURN QUERY SELECT * FROM
-            take_pull(p_engine, p_host, v_pool.image, p_owner, p_ttl, NULL, NULL);
-    END IF;
+    RETURN QUERY
+    SELECT p.* FROM (SELECT * FROM missing_images(p_engine, p_host, p_again) LIMIT 1) pool,
+        LATERAL take_pull(p_engine, p_host, pool.image, p_owner, p_ttl, NULL, NULL) p;
 END $$;
 
--- The same where only a start brings an image: let an idle slot of the host, or a new one if there is room,
--- be started without a bot. It is releasing, under a new lease, until it is proved stopped again. Not while
--- a bot is being launched on the host, or waits: its start brings the image, too.
+-- The same where only a start brings an image: let an idle slot of the host be started without a bot, best
+-- one of that image; or a new one, if there is room. It is releasing, under a new lease, until it is proved
+-- stopped again. Not while a bot is launched on the host or waits, nor if nothing is left for a bot that
+-- comes meanwhile: then its own start brings the image.
 CREATE OR REPLACE FUNCTION start_ahead(
     p_engine text, p_host text, p_limit integer, p_again integer
 ) RETURNS SETOF transitions LANGUAGE plpgsql AS $$
 DECLARE
     v_pool pools;
     v_slot bot_pool_slots;
-    v_step transitions;
+    v_others boolean;
+    v_room bigint;
+    v_here boolean;
 BEGIN
     PERFORM pg_advisory_xact_lock(host_lock(p_engine, p_host));
-    v_pool := next_image(p_engine, p_host, p_again);
-    IF v_pool.platform IS NULL OR EXISTS (
+    IF EXISTS (
         SELECT FROM bot_pool_slots
         WHERE engine = p_engine AND host = p_host AND status = 'deploying'
-    ) THEN
+    ) OR NOT EXISTS (SELECT FROM missing_images(p_engine, p_host, p_again)) THEN
         RETURN;
     END IF;
-    PERFORM pg_advisory_xact_lock(platform_lock(v_pool.platform));
-    IF a_bot_waits(v_pool.platform, botpool_now()) THEN RETURN; END IF;
+    PERFORM lock_platforms();
+    PERFORM pg_advisory_xact_lock(room_lock(p_engine));
+    SELECT sum(coalesce(room, 1000000)), coalesce(bool_or(host = p_host AND coalesce(room, 1) > 0), false)
+    INTO v_room, v_here FROM open_hosts(p_engine);
 
-    SELECT * INTO v_slot FROM bot_pool_slots
-    WHERE engine = p_engine AND host = p_host AND image = v_pool.image
-        AND status = 'idle' AND NOT held AND NOT draining
-    ORDER BY last_used_at, id
-    LIMIT 1
-    FOR NO KEY UPDATE SKIP LOCKED;
-    IF NOT FOUND THEN
-        PERFORM pg_advisory_xact_lock(room_lock(p_engine));
-        SELECT * INTO v_pool FROM pools WHERE platform = v_pool.platform AND size < max_size;
-        IF NOT FOUND OR NOT EXISTS (
-            SELECT FROM open_hosts(p_engine) WHERE host = p_host AND (room IS NULL OR room > 0)
-        ) THEN
-            RETURN;
-        END IF;
-        FOR v_step IN
-            SELECT * FROM add_slots(v_pool, new_slots(v_pool, ARRAY[p_host]), 'made to bring the image')
-        LOOP
-            RETURN NEXT v_step;
-            SELECT * INTO v_slot FROM bot_pool_slots WHERE id = v_step.slot_id;
-        END LOOP;
-    ELSE
-        UPDATE bot_pool_slots
-        SET status = 'releasing', lease = lease + 1, deployment_ref = NULL, deployment_status = NULL
-        WHERE id = v_slot.id
-        RETURNING * INTO v_slot;
-        RETURN QUERY SELECT * FROM record_step(
-            'slot', 'idle', 'releasing', v_slot, NULL, 'started without a bot, to bring the image',
-            '{}', botpool_now()
+    FOR v_pool IN SELECT * FROM missing_images(p_engine, p_host, p_again) LOOP
+        CONTINUE WHEN a_bot_waits(v_pool.platform, botpool_now());
+        SELECT * INTO v_slot FROM bot_pool_slots
+        WHERE engine = p_engine AND host = p_host AND platform = v_pool.platform
+            AND status = 'idle' AND NOT held AND NOT draining
+        ORDER BY image IS DISTINCT FROM v_pool.image, last_used_at, id
+        LIMIT 1
+        FOR NO KEY UPDATE SKIP LOCKED;
+        v_others := EXISTS (
+            SELECT FROM bot_pool_slots
+            WHERE platform = v_pool.platform AND status = 'idle' AND NOT held AND id <> v_slot.id
         );
-    END IF;
-    PERFORM take_pull(
-        p_engine, p_host, v_pool.image, 'start of ' || v_slot.slot_name, p_limit,
-        v_slot.id, v_slot.lease
-    );
+        IF v_slot.id IS NOT NULL THEN
+            CONTINUE WHEN NOT v_others AND (v_pool.size >= v_pool.max_size OR coalesce(v_room, 0) < 1);
+            UPDATE bot_pool_slots
+            SET status = 'releasing', lease = lease + 1, deployment_ref = NULL,
+                deployment_status = NULL
+            WHERE id = v_slot.id
+            RETURNING * INTO v_slot;
+            RETURN QUERY SELECT * FROM record_step(
+                'slot', 'idle', 'releasing', v_slot, NULL,
+                'started without a bot, to bring the image', '{}', botpool_now()
+            );
+        ELSE
+            CONTINUE WHEN NOT v_here OR v_room < 2 OR v_pool.size + 1 >= v_pool.max_size;
+            v_slot := (new_slots(v_pool, ARRAY[p_host]))[1];
+            RETURN QUERY SELECT * FROM add_slots(v_pool, ARRAY[v_slot], 'made to bring the image');
+        END IF;
+        PERFORM take_pull(
+            p_engine, p_host, v_pool.image, 'start of ' || v_slot.slot_name, p_limit,
+            v_slot.id, v_slot.lease
+        );
+        RETURN;
+    END LOOP;
 END $$;
 
 -- End the pulls on a host that starts were to bring, and that are over: the image is there once its

@@ -9,7 +9,7 @@
 -- the queue while a slot becomes idle, neither seeing the other, and wait beside a free slot.
 -- Taking an idle slot needs no lock: where a slot is idle, no bot waits.
 --
--- Locks are always taken in this order: host, platform, slots by their id, queue entry, bot.
+-- Locks are always taken in this order: host, platform, room, slots by their id, queue entry, bot.
 --
 -- Every function that changes something returns the rows that it wrote to transitions.
 

@@ -37,7 +37,7 @@ BEGIN
             OR launch_attempts < coalesce(max_launch_attempts, p_max_attempts)
         )
         AND (
-            NOT v_failed.elsewhere
+            NOT coalesce(v_failed.elsewhere, false)
             OR EXISTS (SELECT FROM open_hosts(v_slot.engine) WHERE host <> v_slot.host)
         )
         AND (

@@ -93,6 +93,8 @@ BEGIN
         RETURN;
     END IF;
 
+    -- Before the slots, as those who put new ones on hosts do.
+    PERFORM pg_advisory_xact_lock(room_lock(v_pool.engine));
     FOR v_slot IN
         DELETE FROM bot_pool_slots WHERE id IN (
             SELECT s.id FROM bot_pool_slots s
@@ -402,7 +404,8 @@ BEGIN
 END $$;
 
 -- Make slots without a bot until as many are idle, or soon will be, as are to be kept warm; as far as the
--- pool may grow and hosts have room, spread over them. The caller holds the platform's lock.
+-- pool may grow and hosts have room, spread over them. One in error counts: another may fare no better.
+-- The caller holds the platform's lock.
 CREATE OR REPLACE FUNCTION keep_warm(p_platform text) RETURNS SETOF transitions LANGUAGE plpgsql AS $$
 DECLARE
     v_pool pools;
@@ -412,7 +415,8 @@ BEGIN
     IF NOT FOUND OR a_bot_waits(p_platform, botpool_now()) THEN RETURN; END IF;
     SELECT least(v_pool.warm - count(*), v_pool.max_size - v_pool.size) INTO v_wanted
     FROM bot_pool_slots
-    WHERE platform = p_platform AND status IN ('idle', 'releasing') AND NOT held AND NOT draining;
+    WHERE platform = p_platform AND NOT draining
+        AND (status = 'error' OR (status IN ('idle', 'releasing') AND NOT held));
     IF v_wanted > 0 THEN
         RETURN QUERY SELECT * FROM add_slots(
             v_pool, new_slots(v_pool, choose_hosts(v_pool.engine, v_wanted, NULL)), 'kept warm'

@@ -197,9 +197,10 @@ change with its next bot: if its container was made with anything else, it is ma
 ## `env`
 
 Environment variables, on every engine. A name has letters, digits and `_`; a value is a string.
-Values are secret: botpool shows them nowhere, and keeps only a digest of them. A bot that prints
-its environment prints them into its own log lines, and whoever may use Docker on a host can read
-them there. On Coolify a value can have neither a `'` nor a line break. These are botpool's own, and
+Values are secret: botpool shows them nowhere, and its database has only a digest. A bot that prints
+its environment prints them into its own log lines. Whoever may use Docker on a host can read them
+there. On `process` they are in the slot's folder, which only its user can read; bots run as that
+user. On Coolify a value can have neither a `'` nor a line break. These are botpool's own, and
 can't be set:
 {ours}.
 

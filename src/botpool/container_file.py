@@ -14,6 +14,7 @@ import difflib
 import json
 import re
 import tomllib
+from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -48,7 +49,7 @@ _ALL_GPUS = -1
 """How many GPUs Docker is asked for to get all of them."""
 
 _LONGEST_VARIABLE = 128 * 1024
-_LONGEST_FILE = 1024 * 1024
+_LONGEST_FILE = 64 * 1024
 _FEW = 5
 
 _WORDS = {
@@ -85,6 +86,15 @@ def _value(value: object) -> str:
     if "\0" in value or len(value.encode()) >= _LONGEST_VARIABLE:
         raise ValueError("must be shorter than 128 KiB, and without a NUL")
     return value
+
+
+def _address(text: str) -> str:
+    if text != "host-gateway":
+        try:
+            ip_address(text)
+        except ValueError:
+            raise ValueError("must be an IP address") from None
+    return text
 
 
 def _label(name: str) -> str:
@@ -190,7 +200,7 @@ def _key(example: str, description: str, default: object = None, **limits: Any) 
 class DockerOptions(_Table):
     """How Docker makes containers. The names are those of `docker run` and Compose."""
 
-    cpus: float | None = _key("1.5", "How many CPUs a container may use.", gt=0)
+    cpus: float | None = _key("1.5", "How many CPUs a container may use.", gt=0, le=10_000)
     memory: ByteSize | None = _key('"2GiB"', "How much memory it may use.", gt=0)
     shm_size: ByteSize | None = _key(
         '"1GiB"', "The size of its `/dev/shm`, which is in memory. Browsers need it.", gt=0
@@ -217,9 +227,7 @@ class DockerOptions(_Table):
     )
     runtime: _Word | None = _key('"nvidia"', "The runtime that runs it. By default the host's.")
     network: _Word = _key('"bots"', "The network that it is attached to.", default="bridge")
-    extra_hosts: dict[
-        _Word, Annotated[str, _fits(r"[0-9a-fA-F.:]+|host-gateway", "an IP address")]
-    ] = _table(
+    extra_hosts: dict[_Word, Annotated[str, AfterValidator(_address)]] = _table(
         '{ "proxy.internal" = "10.0.0.9" }',
         "Names that it can resolve, with their addresses. `host-gateway` is the host's own.",
     )

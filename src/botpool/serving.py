@@ -302,8 +302,8 @@ def _listen(host: str, port: int, setting: str) -> Iterator[socket.socket]:
         )
     except (OSError, UnicodeError) as error:
         # Only the reason: Python's message repeats the address.
-        number = None if isinstance(error, socket.gaierror) else getattr(error, "errno", None)
-        why = os.strerror(number) if number else getattr(error, "strerror", None) or str(error)
+        number = getattr(error, "errno", None) or 0
+        why = os.strerror(number) if number > 0 else "this name can't be resolved"
         raise SetupError(
             f"Can't listen on {host}, port {port}: {why}; change BOTPOOL_HOST or {setting}."
         ) from error

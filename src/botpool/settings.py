@@ -290,7 +290,7 @@ class Settings(BaseSettings):
         default="bridge", description="The network that containers are attached to."
     )
     docker_cpus: float | None = Field(
-        default=None, gt=0, description="How many CPUs each container may use."
+        default=None, gt=0, le=10_000, description="How many CPUs each container may use."
     )
     docker_memory: ByteSize | None = Field(
         default=None, description="How much memory each container may use, such as `2GiB`."

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -19,6 +20,7 @@ import pytest
 
 from botpool.engines import make_engines
 from botpool.engines.base import Container, ContainerSpec, ContainerState, Observation
+from botpool.engines.process import folder as folder_module
 from botpool.engines.process import supervisor
 from botpool.engines.process.engine import ProcessEngine
 from botpool.engines.process.folder import Folder
@@ -653,3 +655,41 @@ def named(container: Container) -> list[psutil.Process]:
         except (psutil.Error, OSError):
             continue
     return [process for process in found if process.status() != psutil.STATUS_ZOMBIE]
+
+
+@linux
+async def test_a_bot_that_can_not_be_started_is_an_error_and_not_one_that_waits(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folder_module, "TEMPORARY", folder / "missing")
+    engine = engine_in(folder)
+    container = await created(engine)
+    with pytest.raises(EngineUnavailable, match="No such file or directory"):
+        await engine.start(container, {})
+
+
+@linux
+async def test_a_bot_whose_record_is_lost_is_still_stopped(folder: Path) -> None:
+    engine = engine_in(folder, "trap '' TERM; echo $$ > pid.new; mv pid.new pid; sleep 3600")
+    container = await created(engine)
+    await engine.start(container, {})
+    path = folder / "slots" / container.ref
+    bot = path / "work" / "pid"
+    while not bot.exists():
+        await asyncio.sleep(0)
+    process = psutil.Process(int(bot.read_text()))
+    (path / "run.json").write_text("")
+    with pytest.raises(EngineRefused):
+        await engine.stop(container, 0)
+    assert not alive(process)
+    shutil.rmtree(path)
+
+
+async def test_folders_that_nobody_may_write_to_are_deleted(folder: Path) -> None:
+    engine = engine_in(folder, "mkdir -p kept/in; echo x > kept/in/file; chmod 500 kept/in kept")
+    container = await created(engine)
+    await engine.start(container, {})
+    while (await engine.observe(container)).state is not ContainerState.EXITED:
+        await asyncio.sleep(0)
+    await engine.remove(container)
+    assert [*(folder / "slots").glob("*pool-*")] == []

@@ -37,6 +37,11 @@ def test_each_server_has_a_url_with_all_the_rest() -> None:
     )
 
 
+def test_options_of_libpq_alone_are_not_taken_for_settings_of_the_server() -> None:
+    url = "postgresql://me@one/pool?connect_timeout=10&sslmode=require&channel_binding=require"
+    assert Address.read(url).urls == ("postgresql://me@one/pool?sslmode=require",)
+
+
 @pytest.mark.parametrize(
     "url",
     [
@@ -45,6 +50,7 @@ def test_each_server_has_a_url_with_all_the_rest() -> None:
         "postgresql://me:12/secret@localhost/pool",
         "postgresql://me:12#secret@localhost/pool",
         "postgresql://me:12?secret@localhost/pool",
+        "postgresql://me:12?x=secret@localhost/pool",
         "postgresql://me:12[secret@localhost/pool",
     ],
 )

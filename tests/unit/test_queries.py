@@ -43,5 +43,5 @@ def test_no_query_asks_the_clock_past_the_function_that_tests_set() -> None:
         for line in path.read_text("utf-8").splitlines()
         if asking.search(line.replace("botpool_now()", ""))
     }
-    # Where the clock that tests set begins.
-    assert {name for name, _ in found} <= {"installation.sql"}
+    # Where the clock that tests set begins, and where the server's own one is compared with ours.
+    assert {name for name, _ in found} <= {"installation.sql", "server.sql"}

@@ -109,7 +109,7 @@ async def _examine_server(report: Report, store: Store, settings: Settings) -> N
 async def _examine_clock(report: Report, store: Store) -> None:
     async with report.check("clock", seconds=_READ_SECONDS) as check:
         asked = now()
-        check_clock(check, "the database", await store.installation.now(), asked, now())
+        check_clock(check, "the database", await store.server.clock(), asked, now())
 
 
 async def _read(report: Report, database: Database) -> Known | None:

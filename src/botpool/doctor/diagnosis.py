@@ -62,12 +62,14 @@ async def diagnose(
 
 def unreadable_settings(error: SettingsInvalid) -> Finding:
     """The only finding if the settings can't be read."""
+    of_file = str(error).startswith("BOTPOOL_CONTAINER_FILE")
+    page, what = ("container-file", "key") if of_file else ("settings", "setting")
     return Finding(
         check="settings",
         engine=None,
         result=Result.PROBLEM,
         found=str(error),
-        mend="Correct it. docs/reference/settings.md lists every setting.",
+        mend=f"Correct it. docs/reference/{page}.md lists every {what}.",
     )
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from botpool.doctor.folders import why_not_writable
 from botpool.doctor.hosts import examine_room
 from botpool.engines import SAMPLE_BOT
+from botpool.engines.process.folder import TEMPORARY
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,6 +33,12 @@ async def examine_process(report: Report, settings: Settings) -> None:
             )
         else:
             _check_command(check, command)
+    async with report.check("temporary files") as check:
+        why = why_not_writable(TEMPORARY)
+        if why is None:
+            check.ok(f"This user can write to {TEMPORARY}, where each bot has a folder")
+        else:
+            check.problem(why, f"Let this user write to {TEMPORARY}.")
     async with report.check("slots folder") as check:
         folder = settings.data_dir / "slots"
         why = why_not_writable(folder)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from botpool.store.queries import Queries
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from botpool.store.postgres.database import Database
 
 
@@ -29,6 +31,12 @@ class Server:
         (row,) = await self._queries.rows("version")
         version: str = row["server_version"]
         return version
+
+    async def clock(self) -> datetime:
+        """The server's own time."""
+        (row,) = await self._queries.rows("clock")
+        now: datetime = row["now"]
+        return now
 
     async def rights(self) -> Rights:
         """What the user may do where new tables would be."""

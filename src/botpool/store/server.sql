@@ -2,6 +2,10 @@
 -- The server's version.
 SHOW server_version;
 
+-- name: clock
+-- The server's own clock, whatever the schema.
+SELECT clock_timestamp() AS now;
+
 -- name: rights
 -- Whether the user may create tables and functions in the schema where they would be; NULL if there is none.
 SELECT current_user::text AS user, current_schema()::text AS schema,

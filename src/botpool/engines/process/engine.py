@@ -93,7 +93,10 @@ class ProcessEngine:
                 numbers = ", ".join(str(process.pid) for process in found)
                 raise EngineUnavailable(f"{container.ref} doesn't end: processes {numbers}.")
             if loop.time() >= forced_at:
-                kill(found, await _blocking(folder.leader))
+                leader = None
+                with suppress(EngineRefused):  # its record is lost
+                    leader = await _blocking(folder.leader)
+                kill(found, leader)
                 await asyncio.sleep(_LOOK_SECONDS)
                 continue
             # What the bot leaves behind is asked once more: a process that was asked between its

@@ -34,7 +34,7 @@ import psutil
 
 from botpool.engines.base import REFERENCE, ContainerState, Observation
 from botpool.engines.process.files import open_file, open_folder, read_whole
-from botpool.engines.process.supervisor import delete_temporary, write_whole
+from botpool.engines.process.supervisor import delete_folder, delete_temporary, write_whole
 from botpool.engines.process.tree import alive, find_marked, start_mark, with_descendants
 from botpool.errors import ContainerMissing, EngineRefused
 
@@ -46,7 +46,8 @@ if TYPE_CHECKING:
 
 _LONGEST_OUTPUT = 20_000_000
 _READ_OUTPUT = 1_000_000
-_TEMPORARY = Path("/tmp")  # noqa: S108 - nobody can guess the names in it
+TEMPORARY = Path("/tmp")  # noqa: S108 - nobody can guess the names in it
+"""Where each bot has its TMPDIR."""
 _TEMPORARY_NAME = re.compile(r"botpool-slot-[0-9a-f]{16}")
 
 
@@ -100,7 +101,7 @@ class Folder:
     def delete(self) -> None:
         """Delete the files, first those that are elsewhere: the folder knows where."""
         self._delete_temporary()
-        shutil.rmtree(self.path)
+        delete_folder(str(self.path))
 
     def exists(self) -> bool:
         """Whether the container is there."""
@@ -131,7 +132,7 @@ class Folder:
         if (leader := self.leader()) is not None:
             return leader.pid
         self._delete_temporary()
-        temporary = _TEMPORARY / f"botpool-slot-{secrets.token_hex(8)}"
+        temporary = TEMPORARY / f"botpool-slot-{secrets.token_hex(8)}"
         order = {
             "folder": str(self.path),
             "command": command,
@@ -206,7 +207,13 @@ class Folder:
         or could not adopt what the bot left behind, the session and the environment of processes
         tell whose they are.
         """
-        run, leader = self._run(), self.leader()
+        try:
+            run, leader = self._run(), self.leader()
+        except EngineRefused:
+            # Without its record, only the environment of processes tells whose they are.
+            if found := with_descendants(find_marked(None, REFERENCE, self.path.name)):
+                return found
+            raise
         if run is None:
             return []
         if leader is not None and (found := with_descendants([leader])):
@@ -247,7 +254,7 @@ class Folder:
         """Delete a TMPDIR whose supervisor was killed."""
         run = self._run()
         if run is not None and run.temporary is not None:
-            delete_temporary(str(_TEMPORARY / run.temporary))
+            delete_temporary(str(TEMPORARY / run.temporary))
 
     def _run(self) -> Run | None:
         match self._json("run.json"):

@@ -91,9 +91,10 @@ class Supervisor:
         return int(line)
 
     def go(self) -> None:
-        """Let it start the bot, and return when it has."""
+        """Let it start the bot, and return when it has. Raises `OSError` if it can't."""
         self._connection.sendall(b"go\n")
-        self._said.read()
+        if why := self._said.read():
+            raise OSError(why.decode(errors="replace"))
 
     def __enter__(self) -> Self:
         """It is closed at the end of the context."""

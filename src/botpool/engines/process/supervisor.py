@@ -14,6 +14,7 @@ It talks with botpool on its socket, in lines:
     botpool      the folder, the command, the environment and the TMPDIR, as JSON
     supervisor   its process number
     botpool      "go", when it has recorded that number
+    supervisor   why it can't start the bot, if it can't
 
 Then the supervisor starts the bot and closes the socket. If botpool ends before it says "go",
 nothing is started.
@@ -63,7 +64,21 @@ def delete_temporary(path: str) -> None:
         found = os.lstat(path)
         # If something else has deleted it, another user may have the name now.
         if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid():
-            shutil.rmtree(path)
+            delete_folder(path)
+
+
+def delete_folder(path: str) -> None:
+    """Delete a folder, also if the bot has left folders in it that nobody may write to."""
+
+    def let_write(_: object, failed: str, __: object) -> None:
+        os.chmod(os.path.dirname(failed), 0o700)  # noqa: PTH101, PTH120
+        if os.path.isdir(failed) and not os.path.islink(failed):  # noqa: PTH112, PTH114
+            os.chmod(failed, 0o700)  # noqa: PTH101
+            shutil.rmtree(failed)
+        else:
+            os.unlink(failed)  # noqa: PTH108
+
+    shutil.rmtree(path, onerror=let_write)
 
 
 def _spawn(botpool: socket.socket) -> None:
@@ -103,17 +118,27 @@ def _supervise(botpool: socket.socket) -> None:
         return
     for number in _ASKS_TO_END:
         signal.signal(number, lambda *_: None)  # it ends after its bot
-    with suppress(FileNotFoundError):
-        os.unlink("exit", dir_fd=folder)
-    os.mkdir(told["temporary"], 0o700)  # noqa: PTH102 - as all else here
-    os.close(os.open("started", os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600, dir_fd=folder))
+    try:
+        _prepare(folder, told["temporary"])
+    except OSError as error:
+        botpool.sendall(f"{error.strerror}: {error.filename}".encode())
+        return
     bot = _start(told)
     said.close()
     botpool.close()
     if bot is None:
         _record_exit(folder, _FAILED)
     _wait_for_all(folder, bot)
-    delete_temporary(told["temporary"])
+    with suppress(OSError):  # then it is deleted with the folder
+        delete_temporary(told["temporary"])
+
+
+def _prepare(folder: int, temporary: str) -> None:
+    """Make the bot's TMPDIR, and note that the bot is started. Raises `OSError`."""
+    with suppress(FileNotFoundError):
+        os.unlink("exit", dir_fd=folder)
+    os.mkdir(temporary, 0o700)  # noqa: PTH102 - as all else here
+    os.close(os.open("started", os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600, dir_fd=folder))
 
 
 def _wait_for_all(folder: int, bot: int | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from typing import Self
 from urllib.parse import SplitResult, parse_qs, urlsplit
@@ -17,6 +18,11 @@ FORM = (
 
 _SSL_MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
 _FOR_WRITERS = ("any", "primary", "read-write")
+_OF_LIBPQ = re.compile(
+    r"connect_timeout|keepalives\w*|tcp_user_timeout|channel_binding|gssencmode|krbsrvname|sslcompression"
+    r"|client_encoding|fallback_application_name|load_balance_hosts|require_auth"
+)
+"""Options for libpq alone. asyncpg would take them for settings of the server."""
 _FILES = ("sslrootcert", "sslcert", "sslkey", "sslcrl")
 
 
@@ -48,13 +54,22 @@ class Address:
         where = "&".join(f"{name}={options[name]}" for name in ("host", "port") if name in options)
         shown = f"postgresql://{servers}{url.path}" + (f"?{where}" if where else "")
         each = servers.split(",") if "port" not in options else [servers]
-        urls = (url._replace(netloc=f"{account}{at}{server}").geturl() for server in each)
+        query = "&".join(
+            option for option in url.query.split("&") if not _OF_LIBPQ.fullmatch(_name(option))
+        )
+        urls = (
+            url._replace(netloc=f"{account}{at}{server}", query=query).geturl() for server in each
+        )
         return cls(tuple(urls), shown)
 
 
+def _name(option: str) -> str:
+    return option.partition("=")[0]
+
+
 def _check(url: SplitResult, options: dict[str, str]) -> None:
-    # With a "/" or a "#" that isn't percent-encoded, a part of the password would be shown.
-    split_password = url.fragment or ("@" in url.path and "@" not in url.netloc)
+    # With a "/", "?" or "#" that isn't percent-encoded, a part of the password would be shown.
+    split_password = url.fragment or ("@" in url.path + url.query and "@" not in url.netloc)
     if url.scheme not in {"postgresql", "postgres"} or split_password:
         raise SettingsInvalid(FORM)
     for name, values in {"sslmode": _SSL_MODES, "target_session_attrs": _FOR_WRITERS}.items():

@@ -47,8 +47,9 @@ _OURS: tuple[tuple[str, type[BotpoolError]], ...] = (
     ("57", DatabaseUnreachable),  # the server shuts down, starts up, or ended the query
 )
 
-# What no wait mends: a wrong password, a database that doesn't exist, a missing right.
-_LASTING = ("28", "3D", "42501")
+# What may pass by itself: no connection, a read-only server, a shortage, a shut-down or a start.
+# Nothing else does: a wrong password, a missing database, a missing right, an unknown setting.
+_PASSING = ("08", "25006", "53", "55", "57")
 
 # asyncpg raises a bare ConnectionError then, and only its text says why.
 _NO_TLS = "rejected SSL upgrade"
@@ -89,7 +90,7 @@ def cannot_connect(address: Address, error: Exception) -> SetupError:
 def _lasts(error: Exception) -> bool:
     """Whether waiting won't help."""
     if isinstance(error, asyncpg.PostgresError):
-        return (error.sqlstate or "").startswith(_LASTING)
+        return not (error.sqlstate or "").startswith(_PASSING)
     untrusted = isinstance(error, ssl.SSLCertVerificationError)
     return untrusted or isinstance(error, asyncpg.InterfaceError) or _NO_TLS in str(error)
 

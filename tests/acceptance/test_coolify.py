@@ -44,7 +44,11 @@ async def test_twenty_bots_run_on_two_servers_with_one_pull_each_and_again_witho
         check_seconds=0.1,
         stop_seconds=0.1,
     )
-    async with served_coolify(rules) as (coolify, settings), served(folder, **settings) as botpool:
+    # No slot is started without a bot: it would be one more.
+    async with (
+        served_coolify(rules) as (coolify, settings),
+        served(folder, **settings, pull_ahead="false") as botpool,
+    ):
         for wave in (1, 2):
             await botpool.ask(20, stayMs=3000)
             assert await botpool.until(*ENDED) == {"DONE": 20 * wave}

@@ -83,13 +83,15 @@ DECLARE
     v_here boolean;
 BEGIN
     PERFORM pg_advisory_xact_lock(host_lock(p_engine, p_host));
+    IF NOT EXISTS (SELECT FROM missing_images(p_engine, p_host, p_again)) THEN RETURN; END IF;
+    PERFORM lock_platforms();
+    -- After the locks: bots may have come while they were waited for.
     IF EXISTS (
         SELECT FROM bot_pool_slots
         WHERE engine = p_engine AND host = p_host AND status = 'deploying'
-    ) OR NOT EXISTS (SELECT FROM missing_images(p_engine, p_host, p_again)) THEN
+    ) THEN
         RETURN;
     END IF;
-    PERFORM lock_platforms();
     PERFORM pg_advisory_xact_lock(room_lock(p_engine));
     SELECT sum(coalesce(room, 1000000)), coalesce(bool_or(host = p_host AND coalesce(room, 1) > 0), false)
     INTO v_room, v_here FROM open_hosts(p_engine);

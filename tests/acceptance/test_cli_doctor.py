@@ -43,6 +43,7 @@ async def test_a_fresh_machine_has_no_problem_and_is_left_as_it_is(tmp_path: Pat
         (None, "engine"): "ok",
         ("process", "command"): "ok",
         ("process", "slots folder"): "ok",
+        ("process", "temporary files"): "ok",
     }
     assert not data.exists()
 

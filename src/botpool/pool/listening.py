@@ -57,4 +57,7 @@ class Listening:
                 # A time that can't be noted doesn't count: without the database no bot is heard.
                 with suppress(BotpoolError):
                     await self.note(replica, now - since)
+                    # Paused before it was written, the process noted a time that had passed since.
+                    if clock() - now > _LATE * tick:
+                        await self._store.listening.take_back(replica, round((now - since) * 1000))
                 since = now

@@ -23,6 +23,10 @@ class Listening:
         """Note that a replica could hear bots for the last `for_ms`."""
         await self._queries.run("note", replica, for_ms)
 
+    async def take_back(self, replica: str, milliseconds: int) -> None:
+        """Take back the end of what a replica has noted last."""
+        await self._queries.run("take_back", replica, milliseconds)
+
     async def heard_for(self, since: datetime) -> timedelta:
         """For how long bots could be heard since `since`."""
         row = await self._queries.row("heard_for", since)

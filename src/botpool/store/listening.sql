@@ -12,6 +12,11 @@ INSERT INTO listening (replica, began_at, ended_at)
 SELECT $1, since, now FROM noted WHERE NOT EXISTS (SELECT FROM extended)
 ON CONFLICT DO NOTHING;
 
+-- name: take_back
+-- A replica ($1) could not hear bots for the last $2 ms that it noted.
+UPDATE listening SET ended_at = greatest(began_at, ended_at - $2 * interval '1 millisecond')
+WHERE replica = $1 AND ended_at = (SELECT max(ended_at) FROM listening WHERE replica = $1);
+
 -- name: heard_for
 -- For how long bots could be heard since $1.
 SELECT heard_for($1) AS time;

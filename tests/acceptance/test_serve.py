@@ -29,8 +29,8 @@ async def test_a_new_user_sees_a_bot_run_and_end(folder: Path) -> None:
         assert await botpool.until(*ENDED) == {"DONE": 1}
         bot = (await botpool.client.get(f"{BOTS}/{bot_id}")).json()
         assert bot["lastHeartbeat"] is not None
-        timeline = (await botpool.client.get(f"{BOTS}/{bot_id}/timeline")).json()["entries"]
-        assert [entry["toStatus"] for entry in timeline if entry["kind"] == "bot"] == [
+        timeline = (await botpool.client.get(f"{BOTS}/{bot_id}/timeline")).json()["events"]
+        assert [e["data"]["status"] for e in timeline if e["type"] == "bot.status_changed"] == [
             "DEPLOYING",
             "JOINING_CALL",
             "IN_WAITING_ROOM",

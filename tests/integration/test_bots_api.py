@@ -314,14 +314,16 @@ async def test_a_timeline_has_what_happened_and_what_the_bot_told(api: Api) -> N
         slot.id, slot.lease, [("participant.joined", {"name": "A"})]
     )
     await api.pool.assignments.add_log_lines(slot.id, slot.lease, [("info", "recording")])
-    entries = (await api.alice.get(f"{BOTS}/{bot['id']}/timeline")).json()["entries"]
-    assert [(e["kind"], e["toStatus"], e["type"]) for e in entries] == [
-        ("slot", "deploying", None),
-        ("bot", "DEPLOYING", None),
-        ("slot", "busy", None),
-        ("bot", "IN_CALL", None),
-        ("event", None, "participant.joined"),
+    *steps, told = (await api.alice.get(f"{BOTS}/{bot['id']}/timeline")).json()["events"]
+    assert [(step["type"], step["data"]["status"]) for step in steps] == [
+        ("slot.status_changed", "deploying"),
+        ("bot.status_changed", "DEPLOYING"),
+        ("slot.status_changed", "busy"),
+        ("bot.status_changed", "IN_CALL"),
     ]
+    assert told["type"] == "bot.event"
+    assert told["data"]["event"] == {"type": "participant.joined", "data": {"name": "A"}}
+    assert (told["data"]["botId"], told["data"]["meetingUrl"]) == (bot["id"], bot["meetingUrl"])
     logs = (await api.alice.get(f"{BOTS}/{bot['id']}/logs")).json()
     assert [line["line"] for line in logs["lines"]] == ["recording"]
 
@@ -540,9 +542,8 @@ async def test_a_slot_and_a_container_lead_to_their_bot_and_their_story(database
         problem(await api.admin.get("/api/v1/containers/c-2/bot"), 404, "bot_not_found")
         await api.admin.post(f"{BOTS}/{bot['id']}/stop")
         await api.pool.slots.make_idle(slot.id, slot.lease)
-        entries = (await api.admin.get(f"/api/v1/slots/{slot.id}/timeline")).json()["entries"]
-        steps = [(one["kind"], one["toStatus"]) for one in entries]
-        assert steps[0] == ("slot", "deploying")
-        assert steps[-1] == ("slot", "idle")
-        own = (await api.admin.get(f"{BOTS}/{bot['id']}/timeline")).json()["entries"]
-        assert (own[-1]["kind"], own[-1]["toStatus"]) == ("slot", "idle")
+        events = (await api.admin.get(f"/api/v1/slots/{slot.id}/timeline")).json()["events"]
+        assert {one["type"] for one in events} == {"slot.status_changed", "slot.noted"}
+        assert [events[place]["data"]["status"] for place in (0, -1)] == ["idle", "deploying"]
+        own = (await api.admin.get(f"{BOTS}/{bot['id']}/timeline")).json()["events"]
+        assert own[-1] == events[0]

@@ -13,7 +13,8 @@ import pytest
 
 from botpool.errors import DatabaseUnreachable
 from botpool.feed import stream as module
-from botpool.feed.stream import STOPPING, TOO_SLOW, Event, Feed, Position
+from botpool.feed.stream import STOPPING, TOO_SLOW, Feed, Position, StreamEvent
+from botpool.models.events import EventType
 from botpool.states import BotStatus
 from botpool.store import Store, connect
 from tests.support.follower import (
@@ -55,15 +56,15 @@ async def feed(database: Database, store: Store) -> AsyncIterator[Feed]:
 
 def watched_reads(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The ids of the transitions that are read from now on, each time that they are."""
-    read = store.transitions.read
+    read = store.events.read
     found: list[int] = []
 
     async def watched(*args: Any) -> Any:
         page = await read(*args)
-        found.extend(row.transition.id for row in page.rows)
+        found.extend(row.id for row in page.rows)
         return page
 
-    monkeypatch.setattr(store.transitions, "read", watched)
+    monkeypatch.setattr(store.events, "read", watched)
     return found
 
 
@@ -79,7 +80,7 @@ async def test_a_transaction_that_commits_late_is_neither_skipped_nor_put_out_of
     await transaction.start()
     (first,) = await late.fetch(INSERTION, 1)
     second = await new_ids(database)
-    page = await store.transitions.read(live.position.xid, live.position.id, 10)
+    page = await store.events.read(live.position.xid, live.position.id, 10)
     assert (page.rows, page.held_back) == ([], True)
     await transaction.commit()
     await late.close()
@@ -123,17 +124,20 @@ async def test_every_change_of_the_pool_is_announced(scene: Scene, database: Dat
         feed.poll_seconds = 3600
         live = await feed.subscribe(None, ALL)
         bot = (await scene.create()).bot
-        assert [event.recorded.transition.machine for event in await next_events(live, 2)] == [
-            "slot",
-            "bot",
+        assert [told.event.type for told in await next_events(live, 2)] == [
+            EventType.SLOT_STATUS_CHANGED,
+            EventType.BOT_STATUS_CHANGED,
         ]
         slot = await scene.slot_of(bot.id)
         await scene.pool.assignments.advance(slot.id, slot.lease, BotStatus.JOINING_CALL, "claimed")
         await next_events(live, 2)
         # A step of the bot alone, which leaves a reconciler nothing to do.
         await scene.pool.assignments.advance(slot.id, slot.lease, BotStatus.IN_CALL, "admitted")
-        (event,) = await next_events(live, 1)
-        assert event.recorded.transition.to_status == BotStatus.IN_CALL
+        (told,) = await next_events(live, 1)
+        assert told.event.data["status"] == BotStatus.IN_CALL
+        await scene.pool.assignments.add_events(slot.id, slot.lease, [("chat", {})])
+        (told,) = await next_events(live, 1)
+        assert told.event.type is EventType.BOT_EVENT
 
 
 async def test_what_is_not_announced_is_found_by_the_poll(database: Database) -> None:
@@ -210,7 +214,7 @@ async def test_what_was_read_for_one_that_left_is_not_handed_to_the_next(
     late = await feed.subscribe(first.position, ALL)
     rows = await new_ids(database)
     await next_events(first, 1)  # so the two are apart
-    read = store.transitions.read
+    read = store.events.read
 
     async def leave_meanwhile(*args: Any) -> Any:
         page = await read(*args)
@@ -220,7 +224,7 @@ async def test_what_was_read_for_one_that_left_is_not_handed_to_the_next(
             late.join()
         return page
 
-    monkeypatch.setattr(store.transitions, "read", leave_meanwhile)
+    monkeypatch.setattr(store.events, "read", leave_meanwhile)
     while first.ended is None:
         rows += await new_ids(database)
     assert ids(await next_events(late, len(rows))) == rows
@@ -234,7 +238,7 @@ async def test_the_first_reader_sets_the_feed_to_work(
     await next_events(before, 1)
     before.close()
     # From here on it has no reader, and waits for an announcement.
-    bounds = store.transitions.bounds
+    bounds = store.events.bounds
     rows: list[int] = []
 
     async def bounds_before_a_row() -> Any:
@@ -242,7 +246,7 @@ async def test_the_first_reader_sets_the_feed_to_work(
         rows.extend(row["id"] for row in await database.fetch(INSERTION, 1))
         return found
 
-    monkeypatch.setattr(store.transitions, "bounds", bounds_before_a_row)
+    monkeypatch.setattr(store.events, "bounds", bounds_before_a_row)
     first = await feed.subscribe(None, ALL)
     assert ids(await next_events(first, 1)) == rows
 
@@ -274,7 +278,7 @@ async def test_a_replay_goes_on_when_the_database_is_back(
     rows = await new_ids(database, 2)
     read = feed.read
 
-    async def fail(_: Position) -> list[Event]:
+    async def fail(_: Position) -> list[StreamEvent]:
         monkeypatch.setattr(feed, "read", read)
         raise DatabaseUnreachable
 

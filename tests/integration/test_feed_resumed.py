@@ -10,7 +10,7 @@ import pytest
 
 from botpool.errors import InvalidPosition, PositionGone
 from botpool.feed import stream as module
-from botpool.feed.stream import Event, Feed, Filter, Position
+from botpool.feed.stream import Feed, Filter, Position, StreamEvent
 from botpool.pool import Pool
 from botpool.settings import Settings
 from botpool.states import Platform
@@ -79,7 +79,7 @@ async def test_what_is_written_during_the_replay_comes_once_and_in_order(
     read = feed.read
     more = iter([1, 2, 3])
 
-    async def read_and_write(after: Position) -> list[Event]:
+    async def read_and_write(after: Position) -> list[StreamEvent]:
         page = await read(after)
         # After each page more is written, and handed out before the reader goes on.
         if count := next(more, 0):
@@ -99,9 +99,9 @@ async def test_what_is_handed_out_between_the_last_page_and_the_live_events_come
     also = await feed.subscribe(None, ALL)
     late = await feed.subscribe(also.position, ALL)
     read = feed.read
-    pages: list[list[Event]] = []
+    pages: list[list[StreamEvent]] = []
 
-    async def read_and_write(after: Position) -> list[Event]:
+    async def read_and_write(after: Position) -> list[StreamEvent]:
         if pages:  # by now new events wait for it
             await new_ids(database)
             await next_events(also, 1)

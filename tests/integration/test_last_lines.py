@@ -10,6 +10,7 @@ import pytest
 from botpool.engines.base import Traits
 from botpool.engines.simulated import Faults
 from botpool.errors import EngineUnavailable, StaleLease
+from botpool.models.events import EventType
 from botpool.models.replicas import ReplicaRole
 from botpool.states import BotStatus, SlotStatus
 from tests.support.works import container, working
@@ -30,8 +31,9 @@ async def speak(works: Works, slot: Slot, line: str) -> None:
 
 async def heard(works: Works, bot_id: int) -> tuple[list[str], list[object]]:
     lines = await works.store.bots.log_lines(bot_id)
-    events = await works.store.bots.events(bot_id)
-    return [line.line for line in lines], [event.data["line"] for event in events]
+    events = (await works.store.events.of_bot(bot_id, 0, 1000, 2**20)).events
+    told = [event.data["event"] for event in events if event.type is EventType.BOT_EVENT]
+    return [line.line for line in lines], [event["data"]["line"] for event in told]
 
 
 @pytest.mark.parametrize("end", [BotStatus.DONE, BotStatus.FATAL])

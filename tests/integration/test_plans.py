@@ -135,8 +135,10 @@ HOT: dict[str, tuple[Any, ...]] = {
     "queue.page": (ZOOM, 100, "waiting", ZOOM, 51),
     "pools.is_full": (ZOOM,),
     "transitions.timeline": ("bot",),
-    "transitions.read": (0, 0, 500),
-    "transitions.bounds": (),
+    "events.of_bot": ("bot", 0, 200, 2**20),
+    "events.of_slot": ("slot", 2**62, 200, 2**20),
+    "events.read": (0, 0, 500),
+    "events.bounds": (),
     "reservations.reserve_due": (
         "me",
         15_000,
@@ -168,6 +170,7 @@ HOT: dict[str, tuple[Any, ...]] = {
 # Those that find nothing here, or return none of what they change.
 QUIET = {
     *("queue.expire", "queue.assign_waiting", "transitions.timeline"),
+    *("events.of_bot", "events.of_slot"),
     *("reservations.renew", "reservations.give_back", "pulls.wake"),
     *("slots.set_token", "slots.of_token", "slots.of_host", "slots.without_container"),
     *(
@@ -236,18 +239,22 @@ async def read_whole(connection: Any) -> dict[str, int]:
         ("queue.expire", "bot_pool_queue_timeout"),
         ("queue.page", "bot_pool_queue_order"),
         ("transitions.timeline", "transitions_bot"),
+        ("events.of_bot", "transitions_bot"),
+        ("events.of_bot", "bot_events_bot"),
+        ("events.of_slot", "transitions_slot"),
+        ("events.read", "bot_events_xid"),
         ("reservations.reserve_due", "bot_pool_slots_due"),
         ("pulls.wake", "bot_pool_slots_deploying"),
         ("slots.of_token", "bot_pool_slots_token_hash_key"),
         ("slots.of_host", "bot_pool_slots_host"),
-        ("transitions.bounds", "transitions_xid"),
+        ("events.bounds", "transitions_xid"),
     ],
 )
 async def test_a_hot_query_uses_the_index_made_for_it(
     crowded: Database, name: str, index: str
 ) -> None:
     arguments = {**HOT, "slots.of_bots": ([1],)}[name]
-    types = {"bot": 1, "waiting": 1}
+    types = {"bot": 1, "slot": 1, "waiting": 1}
     rows = await crowded.fetch(
         f"EXPLAIN {sql(name)}",
         *(types.get(value, value) if isinstance(value, str) else value for value in arguments),
@@ -282,7 +289,7 @@ async def test_a_page_of_the_record_reads_no_more_than_a_page(crowded: Database)
     )
     async with crowded.transaction() as connection:
         before = await connection.fetchval(fetched)
-        rows = await connection.fetch(sql("transitions.read"), 0, 0, 500)
+        rows = await connection.fetch(sql("events.read"), 0, 0, 500)
         after = await connection.fetchval(fetched)
     assert len(rows) == 500
     assert after - before <= 2 * 500

@@ -91,7 +91,7 @@ class Stream:
             assert block, "the stream has ended"
             if "data" in block:
                 data = json.loads(block["data"])
-                assert block["event"] == data["machine"]
+                assert block["event"] == data["type"]
                 found.append(data)
         return found
 
@@ -122,7 +122,10 @@ async def admin(served: Served) -> str:
 
 
 def tell(events: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
-    return [(event["machine"], event["from"], event["to"]) for event in events]
+    return [
+        (event["type"].partition(".")[0], event["data"]["previousStatus"], event["data"]["status"])
+        for event in events
+    ]
 
 
 # What a reader hears
@@ -140,20 +143,27 @@ async def test_an_admin_hears_of_every_change_as_it_happens(
         assert tell([slot_event]) == [("slot", None, "deploying")]
         (step,) = [t for t in await scene.store.transitions.timeline(bot.id) if t.machine == "bot"]
         assert bot_event == {
-            "id": step.id,
-            "at": step.at.isoformat().replace("+00:00", "Z"),
-            "machine": "bot",
-            "platform": "google-meet",
-            "from": None,
-            "to": "DEPLOYING",
-            "slotId": step.slot_id,
-            "slotName": "pool-google-meet-001",
-            "containerRef": None,
-            "lease": 1,
-            "botId": bot.id,
-            "correlationId": "c-1",
-            "reason": "assigned to a new slot",
-            "details": {},
+            "id": f"evt_{step.id}",
+            "type": "bot.status_changed",
+            "timestamp": f"{step.at:%Y-%m-%dT%H:%M:%S.%f}Z",
+            "data": {
+                "botId": bot.id,
+                "platform": "google-meet",
+                "meetingUrl": bot.meeting_url,
+                "botDisplayName": bot.bot_display_name,
+                "correlationId": "c-1",
+                "metadata": {},
+                "status": "DEPLOYING",
+                "previousStatus": None,
+                "reason": "assigned to a new slot",
+                "details": {},
+                "failureCause": None,
+                "failureReason": None,
+                "slotId": step.slot_id,
+                "slotName": "pool-google-meet-001",
+                "containerRef": None,
+                "lease": 1,
+            },
         }
         slot = await scene.slot_of(bot.id)
         await scene.pool.assignments.advance(slot.id, slot.lease, BotStatus.IN_CALL, "admitted")
@@ -178,7 +188,7 @@ async def test_a_client_hears_of_its_own_bots_and_of_no_slots(scene: Scene, serv
         ]
         events = await stream.events(2)
         assert tell(events) == expected
-        assert {event["botId"] for event in events} == {own.bot.id}
+        assert {event["data"]["botId"] for event in events} == {own.bot.id}
     async with served.stream(key, lastEventId=start) as replayed:
         assert await replayed.events(2) == events
     async with served.stream(key, lastEventId=start, botId=others[0].bot.id) as replayed:
@@ -196,7 +206,7 @@ async def test_a_stream_can_be_of_one_platform(
     async with served.stream(admin, platform=platform) as stream:
         await scene.create(Platform.ZOOM)
         bot = (await scene.create(Platform.MICROSOFT_TEAMS)).bot
-        assert [event["botId"] for event in await stream.events(2)] == [bot.id] * 2
+        assert [event["data"]["botId"] for event in await stream.events(2)] == [bot.id] * 2
 
 
 async def test_a_stream_can_be_of_one_bot(scene: Scene, served: Served, admin: str) -> None:
@@ -230,7 +240,7 @@ async def test_a_reader_resumes_by_the_last_id_that_it_had(
     bot = (await scene.create(Platform.MICROSOFT_TEAMS)).bot
     # A browser that reconnects sends both, and the header is the newer one.
     async with served.stream(admin, {"Last-Event-ID": newest}, lastEventId=seen) as again:
-        assert [event["botId"] for event in await again.events(2)] == [bot.id] * 2
+        assert [event["data"]["botId"] for event in await again.events(2)] == [bot.id] * 2
 
 
 async def test_a_reader_for_whom_nothing_came_yet_resumes_too(

@@ -59,7 +59,9 @@ async def test_every_change_of_status_is_written_with_what_it_was(post: Post) ->
         ("IN_CALL", "FATAL"),
     ]
     occurred = f"{at:%Y-%m-%dT%H:%M:%S.%f}Z"
+    step = (await post.store.transitions.timeline(bot.id))[-1]
     assert last == {
+        "id": f"evt_{step.id}",
         "type": "bot.status_changed",
         "timestamp": occurred,
         "data": {
@@ -77,7 +79,8 @@ async def test_every_change_of_status_is_written_with_what_it_was(post: Post) ->
             "failureCause": "crashed",
             "failureReason": "exit code 1",
             "metadata": {"order": 7},
-            "occurredAt": occurred,
+            "slotId": slot.id,
+            "details": {},
         },
     }
 

@@ -12,7 +12,7 @@ from botpool.store import Store
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from botpool.feed.stream import Event, Subscription
+    from botpool.feed.stream import StreamEvent, Subscription
     from botpool.store import Database
 
 ALL = Filter()
@@ -36,9 +36,11 @@ async def following_feed(database: Database, feed: Feed | None = None) -> AsyncI
         await running
 
 
-async def next_events(subscription: Subscription, count: int, quiet: float = 3600) -> list[Event]:
+async def next_events(
+    subscription: Subscription, count: int, quiet: float = 3600
+) -> list[StreamEvent]:
     """The next so many events, and never more."""
-    events: list[Event] = []
+    events: list[StreamEvent] = []
     async with aclosing(subscription.batches(quiet)) as batches:
         async for batch in batches:
             events += batch
@@ -48,8 +50,8 @@ async def next_events(subscription: Subscription, count: int, quiet: float = 360
     return events
 
 
-def ids(events: Sequence[Event]) -> list[int]:
-    return [event.recorded.transition.id for event in events]
+def ids(events: Sequence[StreamEvent]) -> list[int]:
+    return [event.position.id for event in events]
 
 
 async def all_ids(database: Database) -> list[int]:

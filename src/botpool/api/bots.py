@@ -9,6 +9,7 @@ from fastapi import APIRouter, Header, Query, Response
 from botpool.api.auth import TheCaller
 from botpool.api.dependencies import ThePool, TheSettings, TheStore
 from botpool.api.errors import documented
+from botpool.api.events import MOST_BYTES, Timeline
 from botpool.api.paging import Cursor, Limit, page_of, place_of, whole_number
 from botpool.api.shapes import (
     BotList,
@@ -18,8 +19,6 @@ from botpool.api.shapes import (
     LogLineOut,
     Logs,
     StopBot,
-    Timeline,
-    TimelineEntry,
 )
 from botpool.api.waiting import what_bots_wait_for
 from botpool.api.wire import PlatformName, Text
@@ -162,12 +161,13 @@ async def stop(
 
 
 @router.get("/{bot_id}/timeline", responses=documented(BotNotFound))
-async def timeline(bot_id: int, caller: TheCaller, store: TheStore) -> Timeline:
+async def timeline(
+    bot_id: int, caller: TheCaller, store: TheStore, cursor: Cursor = None, limit: Limit = 200
+) -> Timeline:
     """What happened to a bot and its slots, and the events that the bot reported, in order."""
     await visible(store, caller, bot_id)
-    steps = [TimelineEntry.of_transition(step) for step in await store.transitions.timeline(bot_id)]
-    events = [TimelineEntry.of_event(event) for event in await store.bots.events(bot_id)]
-    return Timeline(entries=sorted([*steps, *events], key=lambda entry: entry.at))
+    (after,) = (0,) if cursor is None else place_of(cursor, whole_number)
+    return Timeline.of(await store.events.of_bot(bot_id, after, limit, MOST_BYTES))
 
 
 @router.get("/{bot_id}/logs", responses=documented(BotNotFound))

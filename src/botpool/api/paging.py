@@ -23,7 +23,7 @@ def page_of(
 ) -> tuple[Sequence[Row], str | None]:
     """The first `limit` rows, and the cursor of the next page if more were found."""
     page = found[:limit]
-    return page, _cursor(place(page[-1])) if len(found) > limit else None
+    return page, cursor_of(place(page[-1])) if len(found) > limit else None
 
 
 def place_of(cursor: str, *kinds: Callable[[str], Any]) -> tuple[Any, ...]:
@@ -38,7 +38,8 @@ def place_of(cursor: str, *kinds: Callable[[str], Any]) -> tuple[Any, ...]:
         raise InvalidRequest("cursor must be the nextCursor of a previous page.") from error
 
 
-def _cursor(place: tuple[object, ...]) -> str:
+def cursor_of(place: tuple[object, ...]) -> str:
+    """The cursor of the page that begins after a place."""
     text = ",".join(map(str, place))
     return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Path, Query
 from botpool.api.auth import TheAdmin
 from botpool.api.dependencies import ThePool, TheStore
 from botpool.api.errors import documented
+from botpool.api.events import MOST_BYTES, Timeline
 from botpool.api.paging import Cursor, Limit, page_of, place_of, whole_number
 from botpool.api.shapes import (
     BotOut,
@@ -20,8 +21,6 @@ from botpool.api.shapes import (
     ReplicaOut,
     SlotList,
     SlotOut,
-    Timeline,
-    TimelineEntry,
 )
 from botpool.api.waiting import surroundings
 from botpool.api.wire import PlatformName, Text
@@ -41,7 +40,6 @@ from botpool.store import Store
 router = APIRouter(prefix="/api/v1", tags=["pool"], responses=documented(Unauthorized, Forbidden))
 
 _LARGEST = 2**63 - 1
-_MOST_STEPS = 1000
 
 SlotId = Annotated[int, Path(ge=0, le=_LARGEST)]
 HostName = Annotated[str, Path(max_length=255)]
@@ -86,11 +84,13 @@ async def get_slot(slot_id: SlotId, _: TheAdmin, store: TheStore) -> SlotOut:
 
 
 @router.get("/slots/{slot_id}/timeline", responses=documented(SlotNotFound))
-async def timeline(slot_id: SlotId, _: TheAdmin, store: TheStore) -> Timeline:
-    """What happened to a slot lately, in order: the newest 1,000 entries."""
+async def timeline(
+    slot_id: SlotId, _: TheAdmin, store: TheStore, cursor: Cursor = None, limit: Limit = 200
+) -> Timeline:
+    """What happened to a slot, the newest first."""
     await store.slots.get(slot_id)
-    steps = await store.transitions.of_slot(slot_id, _MOST_STEPS)
-    return Timeline(entries=[TimelineEntry.of_transition(step) for step in steps])
+    (before,) = (_LARGEST,) if cursor is None else place_of(cursor, whole_number)
+    return Timeline.of(await store.events.of_slot(slot_id, before, limit, MOST_BYTES))
 
 
 @router.get("/containers/{container_ref}/bot", responses=documented(BotNotFound))

@@ -23,14 +23,13 @@ if TYPE_CHECKING:
 
     from pydantic.config import JsonDict
 
-    from botpool.models.bots import Bot, BotEvent
+    from botpool.models.bots import Bot
     from botpool.models.hosts import Host
     from botpool.models.pools import PoolNumbers
     from botpool.models.pulls import ImagePull
     from botpool.models.queue import QueueEntry, QueuePlace
     from botpool.models.replicas import Replica
     from botpool.models.slots import Slot
-    from botpool.models.transitions import Transition
     from botpool.models.waiting import WaitingFor
 
 _EXAMPLE: JsonDict = {
@@ -212,47 +211,6 @@ class BotList(Wire):
 
     bots: list[BotOut]
     next_cursor: str | None = None
-
-
-class TimelineEntry(Wire):
-    """A change of the bot or of its slot, or an event that the bot reported."""
-
-    at: datetime
-    kind: Literal["bot", "slot", "event"]
-    from_status: str | None = None
-    to_status: str | None = None
-    slot_name: str | None = None
-    container_ref: str | None = None
-    lease: int | None = None
-    type: str | None = None
-    reason: str | None = None
-    data: dict[str, Any] = Field(default_factory=dict)
-
-    @classmethod
-    def of_transition(cls, step: Transition) -> Self:
-        """The entry of a transition."""
-        return cls(
-            at=step.at,
-            kind=step.machine,
-            from_status=step.from_status,
-            to_status=step.to_status,
-            slot_name=step.slot_name,
-            container_ref=step.container_ref,
-            lease=step.lease,
-            reason=step.reason,
-            data=step.details,
-        )
-
-    @classmethod
-    def of_event(cls, event: BotEvent) -> Self:
-        """The entry of an event that a bot reported."""
-        return cls(at=event.at, kind="event", type=event.type, data=event.data)
-
-
-class Timeline(Wire):
-    """Everything that happened to a bot, or to a slot, in order."""
-
-    entries: list[TimelineEntry]
 
 
 class LogLineOut(Wire):

@@ -26,10 +26,10 @@ from botpool.errors import (
     Unauthorized,
 )
 from botpool.feed.stream import (
-    Event,
     Feed,
     Filter,
     Position,
+    StreamEvent,
     Subscription,
 )
 from botpool.logs import log_failure
@@ -45,10 +45,12 @@ _SEND_SECONDS = 30.0
 _MOST_AT_A_TIME = 100
 
 _EXAMPLE = """id: 1042-317-1767225600000
-event: bot
-data: {"id":317,"at":"2026-01-01T00:00:00Z","machine":"bot","platform":"zoom",\
-"from":"JOINING_CALL","to":"IN_CALL","slotId":4,"slotName":"pool-zoom-004","containerRef":"c4","lease":2,"botId":99,\
-"correlationId":"c-99","reason":"admitted","details":{}}
+event: bot.status_changed
+data: {"id":"evt_317","type":"bot.status_changed","timestamp":"2026-01-01T00:00:00.000000Z",\
+"data":{"botId":99,"status":"IN_CALL","previousStatus":"JOINING_CALL","platform":"zoom","meetingUrl":\
+"https://zoom.us/j/92345678901","botDisplayName":"Notes","correlationId":"c-99","metadata":{},"reason":\
+"admitted","details":{},"failureCause":null,"failureReason":null,"slotId":4,"slotName":"pool-zoom-004",\
+"containerRef":"c4","lease":2}}
 
 """
 
@@ -136,7 +138,7 @@ async def _send(send: Send, body: bytes, *, more: bool = True) -> None:
         await send({"type": "http.response.body", "body": body, "more_body": more})
 
 
-def _texts(batch: Sequence[Event]) -> list[bytes]:
+def _texts(batch: Sequence[StreamEvent]) -> list[bytes]:
     """The events in pieces that are small enough to send at once."""
     return [
         b"".join([event.text for event in batch[start : start + _MOST_AT_A_TIME]])
@@ -173,9 +175,9 @@ async def stream(
         Query(alias="lastEventId", description="The same, for callers that can't send a header."),
     ] = None,
 ) -> EventStream:
-    """Get every change as it happens: `bot` and `slot` events, in the same order for every reader.
+    """Get every event as it happens, in the same order for every reader.
 
-    A client's key gets the events of its own bots, and no slot events. Each event comes once. A
+    A client's key gets the events of its own bots, and none of slots. Each event comes once. A
     reader that is too slow is disconnected, and can resume after the last id that it got.
     """
     # A browser that reconnects sends the newest id in the header, and the query unchanged.

@@ -1,4 +1,4 @@
-"""The transitions as a stream: each once, as they are written, in the same order for every reader.
+"""The events as a stream: each once, as they are written, in the same order for every reader.
 
 Rows don't become visible in the order of their ids: a transaction with a lower id may commit last.
 So they are read by transaction, then by id, and only below the oldest transaction that still runs,
@@ -29,9 +29,10 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
     from datetime import datetime
 
+    from botpool.models.events import Event
     from botpool.states import Platform
     from botpool.store import Database, Store
-    from botpool.store.transitions import Recorded
+    from botpool.store.events import Recorded
 
 _PAGE = 500
 _MOST_WAITING = 1000
@@ -72,34 +73,18 @@ class Position(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Event:
-    """A transition, its place in the feed, and the key of its bot."""
+class StreamEvent:
+    """An event, its place in the feed, and the key of its bot."""
 
     position: Position
-    recorded: Recorded
+    event: Event
+    key_id: int | None
 
     @cached_property
     def text(self) -> bytes:
         """The event as server-sent text. Made once for all readers."""
-        step = self.recorded.transition
-        data = {
-            "id": step.id,
-            "at": step.at,
-            "machine": step.machine,
-            "platform": step.platform,
-            "from": step.from_status,
-            "to": step.to_status,
-            "slotId": step.slot_id,
-            "slotName": step.slot_name,
-            "containerRef": step.container_ref,
-            "lease": step.lease,
-            "botId": step.bot_id,
-            "correlationId": step.correlation_id,
-            "reason": step.reason,
-            "details": step.details,
-        }
-        head = f"id: {self.position}\nevent: {step.machine}\ndata: ".encode()
-        return head + orjson.dumps(data, option=orjson.OPT_UTC_Z) + b"\n\n"
+        head = f"id: {self.position}\nevent: {self.event.type}\ndata: ".encode()
+        return head + orjson.dumps(self.event) + b"\n\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,30 +95,30 @@ class Filter:
     bot_id: int | None = None
     key_id: int | None = None
 
-    def wanted(self, events: Sequence[Event]) -> Sequence[Event]:
+    def wanted(self, events: Sequence[StreamEvent]) -> Sequence[StreamEvent]:
         """The events that pass, in order."""
         if self.platform is None and self.bot_id is None and self.key_id is None:
             return events
-        return [event for event in events if self._passes(event.recorded)]
+        return [event for event in events if self._passes(event)]
 
-    def _passes(self, recorded: Recorded) -> bool:
-        step = recorded.transition
+    def _passes(self, told: StreamEvent) -> bool:
+        event = told.event
         return (
-            (self.platform is None or step.platform is self.platform)
-            and (self.bot_id is None or step.bot_id == self.bot_id)
-            and (self.key_id is None or (recorded.key_id == self.key_id and step.machine == "bot"))
+            (self.platform is None or event.data["platform"] == self.platform)
+            and (self.bot_id is None or event.data["botId"] == self.bot_id)
+            and (self.key_id is None or (told.key_id == self.key_id and event.type.of_bot))
         )
 
 
 class Feed:
-    """Reads new transitions from the database, once for all readers of this process.
+    """Reads new events from the database, once for all readers of this process.
 
     It works while `run` runs, and only while there is a reader.
     """
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._loop = Loop(self._follow, poll_seconds=_POLL_SECONDS, failed="can't read transitions")
+        self._loop = Loop(self._follow, poll_seconds=_POLL_SECONDS, failed="can't read events")
         self._held_back = 0
         self._replays = asyncio.Semaphore(_MOST_REPLAYS_AT_A_TIME)
         self._open: set[Subscription] = set()
@@ -143,7 +128,7 @@ class Feed:
 
     @property
     def poll_seconds(self) -> float:
-        """How often to look for new transitions when none are announced."""
+        """How often to look for new events when none are announced."""
         return self._loop.poll_seconds
 
     @poll_seconds.setter
@@ -193,10 +178,10 @@ class Feed:
 
     # What a subscription asks for
 
-    async def read(self, after: Position) -> list[Event]:
+    async def read(self, after: Position) -> list[StreamEvent]:
         """One page of the events after a position. Few calls at a time, to spare the database."""
         async with self._replays:
-            page = await self._store.transitions.read(after.xid, after.id, _PAGE)
+            page = await self._store.events.read(after.xid, after.id, _PAGE)
         return list(map(_event, page.rows))
 
     def join(self, subscription: Subscription) -> Position:
@@ -218,11 +203,11 @@ class Feed:
 
     async def _end(self) -> Position:
         """Where the feed ends now: after all settled transactions, and before all others."""
-        bounds = await self._store.transitions.bounds()
+        bounds = await self._store.events.bounds()
         return Position(bounds.settled_xid, 0, _ms(bounds.read_at))
 
     async def _check(self, position: Position) -> Position:
-        bounds = await self._store.transitions.bounds()
+        bounds = await self._store.events.bounds()
         if position.xid > bounds.next_xid:
             raise PositionGone("The stream hasn't reached this position: begin without one.")
         kept = bounds.oldest_xid is not None and position[:2] >= bounds[:2]
@@ -235,7 +220,7 @@ class Feed:
         before = self._position
         if before is None:
             return self.poll_seconds
-        page = await self._store.transitions.read(before.xid, before.id, _PAGE)
+        page = await self._store.events.read(before.xid, before.id, _PAGE)
         if self._position != before:
             return 0  # the last reader left, and a new one begins elsewhere
         if page.rows:
@@ -267,12 +252,12 @@ class Subscription:
         """Why it has ended, if it has."""
         self._feed = feed
         self._filter = wanted
-        self._waiting: deque[Event] = deque()
+        self._waiting: deque[StreamEvent] = deque()
         self._ready = asyncio.Event()
         # New events after this wait in the queue; `None` while the reader still catches up.
         self._live_from: Position | None = None
 
-    async def batches(self, quiet_seconds: float) -> AsyncGenerator[Sequence[Event]]:
+    async def batches(self, quiet_seconds: float) -> AsyncGenerator[Sequence[StreamEvent]]:
         """The events in batches, in order; an empty batch if none came for `quiet_seconds`.
 
         Ends when the subscription ends: `ended` says why.
@@ -296,7 +281,7 @@ class Subscription:
         """Have new events wait in the queue from now on."""
         self._live_from = self._feed.join(self)
 
-    def offer(self, events: Sequence[Event]) -> None:
+    def offer(self, events: Sequence[StreamEvent]) -> None:
         """Queue the new events that the reader wants. A full queue ends the subscription."""
         if self._live_from is not None and events[0].position <= self._live_from:
             live_from = self._live_from
@@ -308,7 +293,7 @@ class Subscription:
             self._waiting.extend(wanted)
             self._ready.set()
 
-    async def _replay(self) -> Sequence[Event] | None:
+    async def _replay(self) -> Sequence[StreamEvent] | None:
         """One page of older events, until the reader has caught up with the queue."""
         try:
             events = await self._feed.read(self.position)
@@ -328,7 +313,7 @@ class Subscription:
             self.join()
         return None
 
-    async def _next(self, quiet_seconds: float) -> Sequence[Event] | None:
+    async def _next(self, quiet_seconds: float) -> Sequence[StreamEvent] | None:
         """The events that wait in the queue, or nothing after `quiet_seconds`."""
         try:
             async with asyncio.timeout(quiet_seconds):
@@ -347,9 +332,9 @@ class Subscription:
         return batch
 
 
-def _event(recorded: Recorded) -> Event:
-    step = recorded.transition
-    return Event(Position(recorded.xid, step.id, _ms(step.at)), recorded)
+def _event(recorded: Recorded) -> StreamEvent:
+    position = Position(recorded.xid, recorded.id, _ms(recorded.at))
+    return StreamEvent(position, recorded.event, recorded.key_id)
 
 
 def _ms(at: datetime) -> int:

@@ -121,15 +121,6 @@ class CreatedBot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BotEvent:
-    """Something that a bot reported about its call."""
-
-    at: datetime
-    type: str
-    data: Json
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LogLine:
     """A log line that a bot sent."""
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from botpool.errors import BotNotFound
 from botpool.models.assignments import Heartbeat
-from botpool.models.bots import BotEvent, LogLine
+from botpool.models.bots import LogLine
 from botpool.states import BotStatus, SlotStatus
 from botpool.store.postgres.database import LONG_SECONDS
 from botpool.store.queries import Queries
@@ -112,10 +112,6 @@ class Bots:
         types = [kind for kind, _ in events]
         data = [data for _, data in events]
         return await self._queries.found("add_events", slot_id, lease, types, data, most)
-
-    async def events(self, bot_id: int) -> list[BotEvent]:
-        """The events that a bot reported, in order."""
-        return [BotEvent(**row) for row in await self._queries.rows("events", bot_id)]
 
     async def add_log_lines(
         self, slot_id: int, lease: int, lines: Sequence[tuple[str, str]], most: int

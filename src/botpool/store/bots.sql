@@ -135,10 +135,6 @@ dropped AS (
 )
 SELECT bot_id FROM holder;
 
--- name: events
--- What a bot told, in order.
-SELECT at, type, data FROM bot_events WHERE bot_id = $1 ORDER BY id;
-
 -- name: add_log_lines
 -- Keep what a bot logs, under its lease; beyond the newest $5 of a bot, the oldest make way. No row:
 -- the lease is over, and its container proved stopped.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from botpool.store.bots import Bots
+from botpool.store.events import Events
 from botpool.store.hosts import Hosts
 from botpool.store.installation import Installation
 from botpool.store.keys import Keys
@@ -31,6 +32,7 @@ class Store:
 
     def __init__(self, database: Database) -> None:
         self.bots = Bots(database)
+        self.events = Events(database)
         self.hosts = Hosts(database)
         self.installation = Installation(database)
         self.keys = Keys(database)

@@ -51,6 +51,7 @@ _FUNCTIONS = (
     "guards",
     "triggers",
     "transitions",
+    "events",
     "listening",
     "hosts",
     "health",

@@ -12,10 +12,6 @@ CREATE OR REPLACE FUNCTION callback_host(p_url text) RETURNS text LANGUAGE sql I
     SELECT coalesce(lower(substring(p_url FROM '^[^:]*://(?:[^/?#@]*@)?(\[[^]]*\]|[^/?#:]*)')), '')
 $$;
 
--- As receivers get it, whatever the time zone of the session.
-CREATE OR REPLACE FUNCTION iso_time(p_at timestamptz) RETURNS text LANGUAGE sql IMMUTABLE
-    AS $$ SELECT to_char(p_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') $$;
-
 -- Write the delivery that tells of a bot's new status. Most bots have no callback, and creating them
 -- is to cost no more than a look at their row: no variable, and no plan of the rest.
 CREATE OR REPLACE FUNCTION write_delivery() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -26,29 +22,7 @@ BEGIN
         bot_id, transition_id, callback_url, payload, created_at, next_attempt_at
     )
     SELECT
-        id, NEW.id, callback_url,
-        jsonb_build_object(
-            'type', 'bot.status_changed',
-            'timestamp', iso_time(NEW.at),
-            'data', jsonb_build_object(
-                'botId', id,
-                'status', NEW.to_status,
-                'previousStatus', NEW.from_status,
-                'platform', platform,
-                'meetingUrl', meeting_url,
-                'botDisplayName', bot_display_name,
-                'correlationId', correlation_id,
-                'slotName', NEW.slot_name,
-                'containerRef', NEW.container_ref,
-                'lease', NEW.lease,
-                'reason', NEW.reason,
-                'failureCause', failure_cause,
-                'failureReason', failure_reason,
-                'metadata', metadata,
-                'occurredAt', iso_time(NEW.at)
-            )
-        ),
-        NEW.at,
+        id, NEW.id, callback_url, transition_event(NEW, bots), NEW.at,
         CASE
             WHEN EXISTS (
                 SELECT FROM webhook_deliveries d

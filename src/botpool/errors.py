@@ -29,7 +29,13 @@ The first line of a class's docstring is its default message.
     ├── AddressRefused            a callback's host is not public
     └── Refused                   the database changed nothing
         ├── InvalidRequest        the request can't be carried out
-        │   └── InvalidPosition
+        │   ├── InvalidPosition
+        │   ├── InvalidCursor
+        │   ├── MeetingUrlUnknown
+        │   ├── PlatformMismatch
+        │   ├── QueueTimeoutOutOfBounds
+        │   ├── CallbackInvalid
+        │   └── CallbackPrivate
         ├── PositionGone          some events after this position are deleted
         ├── StaleLease            the writer's assignment is over
         │   └── ReservationLost   another replica has the slot now
@@ -188,11 +194,52 @@ class Refused(BotpoolError):
 
 
 class InvalidRequest(Refused):
-    """The request is not valid."""
+    """The request is not valid.
+
+    `field` is what is wrong in it, if it is one field.
+    """
+
+    field: str | None = None
 
 
 class InvalidPosition(InvalidRequest):
     """There is no such position in the stream."""
+
+
+class InvalidCursor(InvalidRequest):
+    """The cursor is not the `nextCursor` of a previous page."""
+
+    field = "cursor"
+
+
+class MeetingUrlUnknown(InvalidRequest):
+    """The URL is no link to a meeting of a platform that botpool knows."""
+
+    field = "meeting_url"
+
+
+class PlatformMismatch(InvalidRequest):
+    """The URL belongs to another platform than the one that is asked for."""
+
+    field = "platform"
+
+
+class QueueTimeoutOutOfBounds(InvalidRequest):
+    """The queue timeout is longer than `BOTPOOL_MAX_QUEUE_TIMEOUT_MS`."""
+
+    field = "queue_timeout_ms"
+
+
+class CallbackInvalid(InvalidRequest):
+    """The callback URL is not an http or https URL that botpool can post to."""
+
+    field = "callback_url"
+
+
+class CallbackPrivate(InvalidRequest):
+    """The callback URL leads to a private address."""
+
+    field = "callback_url"
 
 
 class PositionGone(Refused):

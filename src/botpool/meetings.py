@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from urllib.parse import urlsplit
 
-from botpool.errors import InvalidRequest
+from botpool.errors import InvalidRequest, MeetingUrlUnknown, PlatformMismatch
 from botpool.states import PLATFORM_ALIASES, Platform
 
 LONGEST_URL = 2000
@@ -53,14 +53,14 @@ def read_platform(name: str) -> Platform:
 def platform_of(meeting_url: str, wanted: Platform | None = None) -> Platform:
     """The platform of a meeting URL.
 
-    Raises `InvalidRequest` if the URL belongs to no platform, or to another one than `wanted`.
+    Raises `MeetingUrlUnknown`, or `PlatformMismatch` if it belongs to another one than `wanted`.
     """
     found = _found(meeting_url)
     if found is None:
         forms = " or ".join(ACCEPTED)
-        raise InvalidRequest(f"meetingUrl is not a meeting link. Expected {forms}.")
+        raise MeetingUrlUnknown(f"meetingUrl is not a meeting link. Expected {forms}.")
     if wanted not in {None, found}:
-        raise InvalidRequest(f"meetingUrl is a {found} link, but platform is {wanted}.")
+        raise PlatformMismatch(f"meetingUrl is a {found} link, but platform is {wanted}.")
     return found
 
 

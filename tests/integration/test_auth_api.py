@@ -51,7 +51,7 @@ def app(scene: Scene, keys: Keys, clock: Clock) -> FastAPI:
 
     for method in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"):
 
-        @app.api_route("/callers", methods=[method])
+        @app.api_route("/callers", methods=[method], operation_id=f"{method} callers")
         async def callers(key: TheCaller) -> str:
             return key.name
 

@@ -129,35 +129,81 @@ async def test_snake_case_is_accepted(api: Api) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "part"),
+    ("body", "part", "code", "errors"),
     [
         (
             {"meetingUrl": "https://example.com/x"},
             "is not a meeting link. Expected https://meet.google.com",
+            "meeting_url_unknown",
+            [("#/meetingUrl", "meeting_url_unknown")],
         ),
-        ({"meetingUrl": MEET, "platform": "zoom"}, "is a google-meet link, but platform is zoom"),
-        ({"meetingUrl": MEET, "platform": "webex"}, "'google-meet', 'microsoft-teams' or 'zoom'"),
-        ({"meetingUrl": MEET, "queueTimeoutMs": 600_001}, "between 0 and 600000 ms"),
-        ({"meetingUrl": MEET, "queueTimeoutMs": -1}, "queueTimeoutMs"),
-        ({"meetingUrl": MEET, "queueTimeoutMs": "soon"}, "queueTimeoutMs"),
-        ({"meetingUrl": MEET, "priority": 1.5}, "priority"),
-        ({"meetingUrl": MEET, "surprise": 1}, "surprise"),
-        ({"meetingUrl": MEET, "metadata": "x"}, "metadata"),
-        ({"meetingUrl": MEET, "metadata": {"a": "\x00"}}, ""),
-        ({"meetingUrl": MEET, "botDisplayName": ""}, "botDisplayName"),
-        ({"meetingUrl": MEET, "callbackUrl": "ftp://example.com"}, "callback"),
-        ({"meetingUrl": MEET, "callbackUrl": "http://user:secret@example.com"}, "callback"),
-        ({}, "meetingUrl"),
-        ([], ""),
-        (None, ""),
+        (
+            {"meetingUrl": MEET, "platform": "zoom"},
+            "is a google-meet link, but platform is zoom",
+            "platform_mismatch",
+            [("#/platform", "platform_mismatch")],
+        ),
+        (
+            {"meetingUrl": MEET, "queueTimeoutMs": 600_001},
+            "between 0 and 600000 ms",
+            "queue_timeout_out_of_bounds",
+            [("#/queueTimeoutMs", "queue_timeout_out_of_bounds")],
+        ),
+        (
+            {"meetingUrl": MEET, "callbackUrl": "ftp://example.com"},
+            "callback",
+            "callback_address_invalid",
+            [("#/callbackUrl", "callback_address_invalid")],
+        ),
+        (
+            {"meetingUrl": MEET, "callbackUrl": "http://user:secret@example.com"},
+            "callback",
+            "callback_address_invalid",
+            [("#/callbackUrl", "callback_address_invalid")],
+        ),
+        (
+            {"meetingUrl": MEET, "callbackUrl": "http://127.1/"},
+            "callback",
+            "callback_address_private",
+            [("#/callbackUrl", "callback_address_private")],
+        ),
+        *(
+            ({"meetingUrl": MEET, **body}, part, "invalid_request", [(pointer, code)])
+            for body, part, pointer, code in (
+                (
+                    {"platform": "webex"},
+                    "'google-meet', 'microsoft-teams' or 'zoom'",
+                    "#/platform",
+                    "not_allowed",
+                ),
+                ({"queueTimeoutMs": -1}, "queueTimeoutMs", "#/queueTimeoutMs", "out_of_bounds"),
+                ({"queueTimeoutMs": "soon"}, "queueTimeoutMs", "#/queueTimeoutMs", "wrong_type"),
+                ({"priority": 1.5}, "priority", "#/priority", "wrong_type"),
+                ({"surprise/~": 1}, "surprise", "#/surprise~1~0", "unknown_field"),
+                ({"metadata": "x"}, "metadata", "#/metadata", "wrong_type"),
+                ({"metadata": {"a": "\x00"}}, "", "#/metadata", "invalid"),
+                ({"botDisplayName": ""}, "botDisplayName", "#/botDisplayName", "too_short"),
+                ({"botDisplayName": "x" * 201}, "", "#/botDisplayName", "too_long"),
+            )
+        ),
+        (
+            {"priority": -1},
+            "meetingUrl",
+            "invalid_request",
+            [("#/meetingUrl", "required"), ("#/priority", "out_of_bounds")],
+        ),
+        ([], "", "invalid_request", [("#", "wrong_type")]),
+        (None, "", "invalid_request", [("#", "required")]),
     ],
 )
 async def test_what_cannot_be_is_refused_and_nothing_is_written(
-    api: Api, body: Any, part: str
+    api: Api, body: Any, part: str, code: str, errors: list[tuple[str, str]]
 ) -> None:
-    found = problem(await api.alice.post(BOTS, json=body), 422, "invalid_request")
+    found = problem(await api.alice.post(BOTS, json=body), 422, code)
     assert part.lower() in found["detail"].lower()
     assert "secret" not in found["detail"]
+    assert [(error["pointer"], error["code"]) for error in found["errors"]] == errors
+    assert all(error["detail"] in found["detail"] for error in found["errors"])
     assert await api.count() == 0
 
 
@@ -268,19 +314,22 @@ async def test_bots_are_filtered(api: Api) -> None:
 
 
 @pytest.mark.parametrize(
-    "parameters",
+    ("parameters", "code", "pointer"),
     [
-        {"cursor": "nonsense"},
-        {"cursor": "LTE"},
-        {"limit": 0},
-        {"limit": 201},
-        {"status": "SLEEPING"},
-        {"platform": "webex"},
+        ({"cursor": "nonsense"}, "invalid_cursor", "query:cursor"),
+        ({"cursor": "LTE"}, "invalid_cursor", "query:cursor"),
+        ({"limit": 0}, "invalid_request", "query:limit"),
+        ({"limit": 201}, "invalid_request", "query:limit"),
+        ({"status": "SLEEPING"}, "invalid_request", "query:status:0"),
+        ({"platform": "webex"}, "invalid_request", "query:platform"),
     ],
 )
-async def test_a_list_that_cannot_be_is_refused(api: Api, parameters: dict[str, Any]) -> None:
-    found = problem(await api.alice.get(BOTS, params=parameters), 422, "invalid_request")
+async def test_a_list_that_cannot_be_is_refused(
+    api: Api, parameters: dict[str, Any], code: str, pointer: str
+) -> None:
+    found = problem(await api.alice.get(BOTS, params=parameters), 422, code)
     assert next(iter(parameters)) in found["detail"]
+    assert [error["pointer"] for error in found["errors"]] == [pointer]
 
 
 @pytest.mark.parametrize("bot_id", ["999", str(2**63 - 1), str(2**70)])
@@ -441,7 +490,7 @@ async def test_a_page_of_the_queue_goes_on_after_a_bot_that_has_left(api: Api) -
 async def test_a_cursor_of_the_queue_that_is_none_is_refused(api: Api, place: str) -> None:
     cursor = base64.urlsafe_b64encode(place.encode()).decode()
     answer = await api.admin.get("/api/v1/queue", params={"cursor": cursor})
-    assert "cursor" in problem(answer, 422, "invalid_request")["detail"]
+    assert "cursor" in problem(answer, 422, "invalid_cursor")["detail"]
 
 
 @pytest.mark.parametrize("path", ["pool", "slots", "slots/1", "queue"])

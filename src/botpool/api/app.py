@@ -19,7 +19,7 @@ from botpool.api import (
     runtime,
     stream,
 )
-from botpool.api.docs import add_docs
+from botpool.api.docs import add_docs, operation_id
 from botpool.api.errors import add_error_handlers, documented_everywhere
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ def create_app(
         docs_url=None,
         redoc_url=None,
         responses=documented_everywhere(),
+        generate_unique_id_function=operation_id,
     )
     app.state.store = store
     app.state.pool = pool

@@ -4,7 +4,7 @@ import hashlib
 from typing import Annotated
 
 import orjson
-from fastapi import APIRouter, Header, Query, Response
+from fastapi import APIRouter, Header, Path, Query, Response
 
 from botpool.api.auth import TheCaller
 from botpool.api.dependencies import ThePool, TheSettings, TheStore
@@ -24,10 +24,16 @@ from botpool.api.waiting import what_bots_wait_for
 from botpool.api.wire import PlatformName, Text
 from botpool.errors import (
     BotNotFound,
+    CallbackInvalid,
+    CallbackPrivate,
     DuplicateBot,
     Forbidden,
     IdempotencyMismatch,
+    InvalidCursor,
     InvalidRequest,
+    MeetingUrlUnknown,
+    PlatformMismatch,
+    QueueTimeoutOutOfBounds,
     TooManyRequests,
     Unauthorized,
 )
@@ -46,11 +52,34 @@ router = APIRouter(
 
 _LARGEST_ID = 2**63 - 1
 
+BotId = Annotated[int, Path(alias="botId", description="The bot's id.")]
+
 
 @router.post(
-    "", status_code=201, responses=documented(DuplicateBot, IdempotencyMismatch, InvalidRequest)
+    "",
+    status_code=201,
+    responses={
+        201: {
+            "headers": {
+                "Location": {
+                    "description": "The path of the bot.",
+                    "schema": {"type": "string", "format": "uri-reference"},
+                }
+            }
+        },
+        **documented(
+            DuplicateBot,
+            InvalidRequest,
+            MeetingUrlUnknown,
+            PlatformMismatch,
+            QueueTimeoutOutOfBounds,
+            CallbackInvalid,
+            CallbackPrivate,
+            IdempotencyMismatch,
+        ),
+    },
 )
-async def create(
+async def create_bot(
     request: CreateBot,
     response: Response,
     caller: TheCaller,
@@ -59,6 +88,7 @@ async def create(
     idempotency_key: Annotated[
         str | None,
         Header(
+            alias="Idempotency-Key",
             min_length=1,
             max_length=255,
             description="Requests with the same key and body create one bot and get the same"
@@ -102,7 +132,7 @@ async def create(
     )
 
 
-@router.get("")
+@router.get("", responses=documented(InvalidRequest, InvalidCursor))
 async def list_bots(
     caller: TheCaller,
     store: TheStore,
@@ -114,7 +144,7 @@ async def list_bots(
     cursor: Cursor = None,
     limit: Limit = 50,
 ) -> BotList:
-    """The bots that you may see, newest first."""
+    """List the bots that you may see, newest first."""
     (before,) = (_LARGEST_ID,) if cursor is None else place_of(cursor, whole_number)
     found = await store.bots.page(
         BotPage(
@@ -136,15 +166,15 @@ async def list_bots(
     )
 
 
-@router.get("/{bot_id}", responses=documented(BotNotFound))
-async def get(bot_id: int, caller: TheCaller, store: TheStore) -> BotOut:
-    """One bot, with its place in the queue and its slot."""
+@router.get("/{botId}", responses=documented(BotNotFound))
+async def get_bot(bot_id: BotId, caller: TheCaller, store: TheStore) -> BotOut:
+    """Get one bot, with its place in the queue and its slot."""
     return await _shown(store, await visible(store, caller, bot_id))
 
 
-@router.post("/{bot_id}/stop", responses=documented(BotNotFound))
-async def stop(
-    bot_id: int,
+@router.post("/{botId}/stop", responses=documented(BotNotFound))
+async def stop_bot(
+    bot_id: BotId,
     caller: TheCaller,
     pool: ThePool,
     store: TheStore,
@@ -160,19 +190,19 @@ async def stop(
     return await _shown(store, await store.bots.get(bot_id))
 
 
-@router.get("/{bot_id}/timeline", responses=documented(BotNotFound))
-async def timeline(
-    bot_id: int, caller: TheCaller, store: TheStore, cursor: Cursor = None, limit: Limit = 200
+@router.get("/{botId}/timeline", responses=documented(BotNotFound, InvalidRequest, InvalidCursor))
+async def get_bot_timeline(
+    bot_id: BotId, caller: TheCaller, store: TheStore, cursor: Cursor = None, limit: Limit = 200
 ) -> Timeline:
-    """What happened to a bot and its slots, and the events that the bot reported, in order."""
+    """List what happened to a bot and its slots, and what the bot reported, in order."""
     await visible(store, caller, bot_id)
     (after,) = (0,) if cursor is None else place_of(cursor, whole_number)
     return Timeline.of(await store.events.of_bot(bot_id, after, limit, MOST_BYTES))
 
 
-@router.get("/{bot_id}/logs", responses=documented(BotNotFound))
-async def logs(bot_id: int, caller: TheCaller, store: TheStore, pool: ThePool) -> Logs:
-    """The log lines that a bot sent, and the output of its containers, while they run, too."""
+@router.get("/{botId}/logs", responses=documented(BotNotFound))
+async def get_bot_logs(bot_id: BotId, caller: TheCaller, store: TheStore, pool: ThePool) -> Logs:
+    """Get the log lines that a bot sent, and the output of its containers, while they run, too."""
     bot = await visible(store, caller, bot_id)
     if bot.ended_at is None:
         await pool.container_logs.refresh(bot_id)

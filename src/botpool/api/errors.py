@@ -1,7 +1,8 @@
 """Errors as a caller gets them: RFC 9457 problem details, each with a stable `code`.
 
-A caller acts on `code`; `detail` is a sentence for people. Of an error inside botpool the caller
-gets only the code; the log has the rest.
+A caller acts on `code`; `detail` is a sentence for people. What is wrong with the fields of a
+request is in `errors`, one by one. Of an error inside botpool the caller gets only the code; the
+log has the rest.
 """
 
 from __future__ import annotations
@@ -13,22 +14,29 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
+from pydantic.alias_generators import to_camel
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
-from botpool.api.wire import Problem
+from botpool.api.wire import FieldProblem, Problem
 from botpool.errors import (
     BotNotFound,
     BotpoolError,
+    CallbackInvalid,
+    CallbackPrivate,
     DatabaseBusy,
     DatabaseUnreachable,
     DuplicateBot,
     Forbidden,
     HostNotFound,
     IdempotencyMismatch,
+    InvalidCursor,
     InvalidPosition,
     InvalidRequest,
+    MeetingUrlUnknown,
+    PlatformMismatch,
     PositionGone,
+    QueueTimeoutOutOfBounds,
     SchemaUnfit,
     SlotNotFound,
     StaleLease,
@@ -48,7 +56,6 @@ _MEDIA_TYPE = "application/problem+json"
 class _Kind(NamedTuple):
     status: HTTPStatus
     code: str
-    members: Mapping[str, str | int] = {}
     headers: Mapping[str, str] = {}
 
 
@@ -57,14 +64,22 @@ _KINDS: Mapping[type[BotpoolError], _Kind] = {
         HTTPStatus.UNAUTHORIZED, "unauthorized", headers={"WWW-Authenticate": "Bearer"}
     ),
     Forbidden: _Kind(HTTPStatus.FORBIDDEN, "forbidden"),
-    TooManyRequests: _Kind(HTTPStatus.TOO_MANY_REQUESTS, "too_many_requests"),
-    StaleLease: _Kind(HTTPStatus.GONE, "assignment_ended", members={"action": "exit"}),
+    TooManyRequests: _Kind(
+        HTTPStatus.TOO_MANY_REQUESTS, "too_many_requests", headers={"Retry-After": "1"}
+    ),
+    StaleLease: _Kind(HTTPStatus.GONE, "assignment_ended"),
     BotNotFound: _Kind(HTTPStatus.NOT_FOUND, "bot_not_found"),
     SlotNotFound: _Kind(HTTPStatus.NOT_FOUND, "slot_not_found"),
     HostNotFound: _Kind(HTTPStatus.NOT_FOUND, "host_not_found"),
     DuplicateBot: _Kind(HTTPStatus.CONFLICT, "duplicate_bot"),
     IdempotencyMismatch: _Kind(HTTPStatus.UNPROCESSABLE_ENTITY, "idempotency_mismatch"),
     InvalidRequest: _Kind(HTTPStatus.UNPROCESSABLE_ENTITY, "invalid_request"),
+    InvalidCursor: _Kind(HTTPStatus.UNPROCESSABLE_ENTITY, "invalid_cursor"),
+    MeetingUrlUnknown: _Kind(HTTPStatus.UNPROCESSABLE_ENTITY, "meeting_url_unknown"),
+    PlatformMismatch: _Kind(HTTPStatus.UNPROCESSABLE_ENTITY, "platform_mismatch"),
+    QueueTimeoutOutOfBounds: _Kind(HTTPStatus.UNPROCESSABLE_ENTITY, "queue_timeout_out_of_bounds"),
+    CallbackInvalid: _Kind(HTTPStatus.UNPROCESSABLE_ENTITY, "callback_address_invalid"),
+    CallbackPrivate: _Kind(HTTPStatus.UNPROCESSABLE_ENTITY, "callback_address_private"),
     InvalidPosition: _Kind(HTTPStatus.BAD_REQUEST, "invalid_position"),
     PositionGone: _Kind(HTTPStatus.GONE, "position_gone"),
     SchemaUnfit: _Kind(HTTPStatus.SERVICE_UNAVAILABLE, "schema_unfit"),
@@ -79,6 +94,30 @@ _NOT_JSON = _Kind(HTTPStatus.BAD_REQUEST, "bad_request")
 _NO_CONTENT_TYPE = "body: must be JSON, with the header `Content-Type: application/json`"
 _UNREADABLE = "The body is not UTF-8 JSON, or it is nested too deeply."
 _UNEXPECTED = _Kind(HTTPStatus.INTERNAL_SERVER_ERROR, "internal_error")
+_TOO_LARGE = _Kind(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "request_too_large")
+
+PROBLEM = "#/components/schemas/Problem"
+"""Where the OpenAPI document has the schema of every error."""
+
+_HEADERS = {
+    "Retry-After": {
+        "description": "In how many seconds to try again.",
+        "schema": {"type": "integer", "minimum": 1},
+    },
+    "WWW-Authenticate": {"description": "Always `Bearer`.", "schema": {"type": "string"}},
+}
+
+_FIELD_CODES = {
+    "missing": "required",
+    "extra_forbidden": "unknown_field",
+    "enum": "not_allowed",
+    "literal_error": "not_allowed",
+    "string_pattern_mismatch": "wrong_form",
+    **dict.fromkeys(("string_too_long", "too_long"), "too_long"),
+    **dict.fromkeys(("string_too_short", "too_short"), "too_short"),
+    **dict.fromkeys(("greater_than_equal", "less_than_equal", "int_parsing_size"), "out_of_bounds"),
+}
+"""What is wrong with a field, by what pydantic calls it. Types of its own end as below."""
 
 # By status: the errors that the framework raises before a route is reached.
 _CODES = {400: "bad_request", 404: "not_found", 405: "method_not_allowed", 413: "request_too_large"}
@@ -94,36 +133,65 @@ def add_error_handlers(app: FastAPI) -> None:
 
 def documented(*errors: type[BotpoolError]) -> dict[int | str, dict[str, Any]]:
     """The OpenAPI descriptions of the errors that a route may answer with."""
-    content = {_MEDIA_TYPE: {"schema": Problem.model_json_schema()}}
-    return {
-        kind.status.value: {"description": f"`{kind.code}`: {error.__doc__}", "content": content}
-        for error, kind in ((error, _KINDS[error]) for error in errors)
-    }
+    found: dict[int | str, dict[str, Any]] = {}
+    for error in errors:
+        # The first line is the error's message; what follows is for those who raise it.
+        _document(found, _KINDS[error], (error.__doc__ or "").partition("\n")[0])
+    return found
 
 
 def documented_everywhere() -> dict[int | str, dict[str, Any]]:
     """The OpenAPI descriptions of the errors that every route may answer with."""
-    content = {_MEDIA_TYPE: {"schema": Problem.model_json_schema()}}
-    bodies = {
-        HTTPStatus.BAD_REQUEST.value: "`bad_request`: The body is not JSON.",
-        HTTPStatus.REQUEST_ENTITY_TOO_LARGE.value: "`request_too_large`: The body is too large.",
-    }
-    return {
-        **{status: {"description": text, "content": content} for status, text in bodies.items()},
-        **documented(InvalidRequest, DatabaseUnreachable),
-    }
+    return documented(InvalidRequest, DatabaseUnreachable, DatabaseBusy) | errors_of_bodies()
+
+
+def errors_of_bodies() -> dict[int | str, dict[str, Any]]:
+    """The OpenAPI descriptions of the errors that every route with a body may answer with."""
+    found: dict[int | str, dict[str, Any]] = {}
+    _document(found, _NOT_JSON, "The body is not JSON.")
+    _document(found, _TOO_LARGE, "The body is too large.")
+    return found
+
+
+def _document(found: dict[int | str, dict[str, Any]], kind: _Kind, detail: str) -> None:
+    """Add an error to the answers that have its status."""
+    answer = found.setdefault(
+        kind.status.value,
+        {
+            "description": "",
+            "headers": {name: _HEADERS[name] for name in kind.headers},
+            "content": {_MEDIA_TYPE: {"schema": {"$ref": PROBLEM}, "examples": {}}},
+        },
+    )
+    answer["description"] += f"- `{kind.code}`: {detail}\n"
+    example = _problem(kind, detail).model_dump(by_alias=True, exclude_defaults=True)
+    answer["content"][_MEDIA_TYPE]["examples"][kind.code] = {"value": example}
 
 
 async def _answer_ours(request: Request, error: BotpoolError) -> JSONResponse:
-    kind = next((_KINDS[each] for each in type(error).__mro__ if each in _KINDS), _UNEXPECTED)
+    kind = _kind_of(error)
     if kind.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         log_failure("request failed", error, logging.ERROR, path=request.url.path, code=kind.code)
-        return _problem(kind, str(type(error)()))
-    if isinstance(error, DuplicateBot):
-        kind = kind._replace(members={"botId": error.bot_id})
+        return _answer(kind, _problem(kind, str(type(error)())))
     if isinstance(error, TooManyRequests):
         kind = kind._replace(headers={"Retry-After": str(error.retry_after_seconds)})
-    return _problem(kind, str(error))
+    return _answer(kind, problem_of(error))
+
+
+def problem_of(error: BotpoolError) -> Problem:
+    """An error that a caller can act on, as problem details."""
+    kind = _kind_of(error)
+    problem = _problem(kind, str(error))
+    if isinstance(error, DuplicateBot):
+        return problem.model_copy(update={"bot_id": error.bot_id})
+    if isinstance(error, StaleLease):
+        return problem.model_copy(update={"action": "exit"})
+    if isinstance(error, InvalidRequest) and error.field is not None:
+        part = "query" if isinstance(error, InvalidCursor) else "body"
+        place = _pointer((part, to_camel(error.field)))
+        field = FieldProblem(pointer=place, code=kind.code, detail=str(error))
+        return problem.model_copy(update={"errors": [field]})
+    return problem
 
 
 async def _answer_invalid(_: Request, error: RequestValidationError) -> JSONResponse:
@@ -132,20 +200,48 @@ async def _answer_invalid(_: Request, error: RequestValidationError) -> JSONResp
         if each["type"] == "json_invalid":
             why = each["ctx"]["error"]
             detail = f"The body is not JSON: {why}, at character {each['loc'][-1] + 1}."
-            return _problem(_NOT_JSON, detail)
-    wrong = [
-        _NO_CONTENT_TYPE
-        if each["loc"] == ("body",) and isinstance(error.body, bytes)
-        else f"{_place(each['loc'])}: {each['msg'].removeprefix('Value error, ')}"
-        for each in error.errors()
+            return _answer(_NOT_JSON, _problem(_NOT_JSON, detail))
+    kind = _KINDS[InvalidRequest]
+    if isinstance(error.body, bytes) and any(each["loc"] == ("body",) for each in error.errors()):
+        return _answer(kind, _problem(kind, f"{_NO_CONTENT_TYPE}."))
+    return _answer(kind, invalid_fields(error.errors()))
+
+
+def invalid_fields(errors: Sequence[Mapping[str, Any]]) -> Problem:
+    """What pydantic found wrong with a request, as problem details."""
+    fields = [
+        FieldProblem(
+            pointer=_pointer(each["loc"]),
+            code=_field_code(each["type"]),
+            detail=each["msg"].removeprefix("Value error, "),
+        )
+        for each in errors
     ]
-    return _problem(_KINDS[InvalidRequest], f"{'; '.join(wrong)}.")
+    wrong = [
+        f"{_place(each['loc'])}: {field.detail}" for each, field in zip(errors, fields, strict=True)
+    ]
+    problem = _problem(_KINDS[InvalidRequest], f"{'; '.join(wrong)}.")
+    return problem.model_copy(update={"errors": fields})
+
+
+def _field_code(found: str) -> str:
+    if found in _FIELD_CODES:
+        return _FIELD_CODES[found]
+    return "wrong_type" if found.endswith(("_type", "_parsing", "_from_float")) else "invalid"
 
 
 def _place(location: Sequence[str | int]) -> str:
-    """The place in the request: a field, or a part of the request such as its body."""
+    """The place in the request for people: a field, or a part such as its body."""
     part, *field = map(str, location)
     return ".".join(field) or part
+
+
+def _pointer(location: Sequence[str | int]) -> str:
+    """The place in the request for programs."""
+    part, *field = map(str, location)
+    if part != "body":
+        return ":".join((part, *field))
+    return "#" + "".join(f"/{name.replace('~', '~0').replace('/', '~1')}" for name in field)
 
 
 async def _answer_http(request: Request, error: HTTPException) -> JSONResponse:
@@ -155,7 +251,8 @@ async def _answer_http(request: Request, error: HTTPException) -> JSONResponse:
     if status == HTTPStatus.METHOD_NOT_ALLOWED:
         headers["Allow"] = ", ".join(sorted(_methods(request)))
     detail = _UNREADABLE if status == HTTPStatus.BAD_REQUEST else error.detail
-    return _problem(_Kind(HTTPStatus(status), code, headers=headers), detail)
+    kind = _Kind(HTTPStatus(status), code, headers=headers)
+    return _answer(kind, _problem(kind, detail))
 
 
 def _methods(request: Request) -> set[str]:
@@ -170,19 +267,26 @@ def _methods(request: Request) -> set[str]:
 
 async def _answer_unexpected(_: Request, __: Exception) -> JSONResponse:
     # It is raised again, and the server that runs the app logs it.
-    return _problem(_UNEXPECTED, str(BotpoolError()))
+    return _answer(_UNEXPECTED, _problem(_UNEXPECTED, str(BotpoolError())))
 
 
-def _problem(kind: _Kind, detail: str) -> JSONResponse:
-    problem = Problem(
+def _kind_of(error: BotpoolError) -> _Kind:
+    return next((_KINDS[each] for each in type(error).__mro__ if each in _KINDS), _UNEXPECTED)
+
+
+def _problem(kind: _Kind, detail: str) -> Problem:
+    return Problem(
         type="about:blank",
         title=kind.status.phrase,
         status=kind.status,
         code=kind.code,
         detail=detail,
     )
+
+
+def _answer(kind: _Kind, problem: Problem) -> JSONResponse:
     return JSONResponse(
-        {**problem.model_dump(), **kind.members},
+        problem.model_dump(by_alias=True, exclude_defaults=True),
         kind.status,
         media_type=_MEDIA_TYPE,
         headers=dict(kind.headers),

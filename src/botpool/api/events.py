@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import Field, TypeAdapter, WithJsonSchema
+from pydantic import Field, RootModel, WithJsonSchema
 
 from botpool.api.paging import cursor_of
 from botpool.api.wire import Wire
@@ -105,22 +105,20 @@ class SlotChange(Wire):
     data: SlotChangeData
 
 
-AnyEvent = Annotated[BotChange | BotReport | SlotChange, Field(discriminator="type")]
-"""Something that happened, told alike in timelines, in the stream and in webhooks."""
-
-_EVENTS: TypeAdapter[list[AnyEvent]] = TypeAdapter(list[AnyEvent])
+class Event(RootModel[Annotated[BotChange | BotReport | SlotChange, Field(discriminator="type")]]):
+    """Something that happened, told alike in timelines, in the stream and in webhooks."""
 
 
 class Timeline(Wire):
     """One page of what happened. The last page has no `nextCursor`."""
 
-    events: list[AnyEvent]
+    events: list[Event]
     next_cursor: str | None = None
 
     @classmethod
     def of(cls, page: EventPage) -> Self:
         """A page as it goes over the wire."""
         return cls(
-            events=_EVENTS.validate_python([asdict(event) for event in page.events]),
+            events=[Event.model_validate(asdict(event)) for event in page.events],
             next_cursor=None if page.last is None else cursor_of((page.last,)),
         )

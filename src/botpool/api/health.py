@@ -69,18 +69,18 @@ def uncached(response: Response) -> None:
 
 
 @router.get("/healthz", dependencies=[Depends(uncached)])
-async def healthz() -> dict[str, str]:
-    """Whether the process is alive. It always answers `ok`."""
+async def get_health() -> dict[str, str]:
+    """Say that the process is alive. It always answers `ok`."""
     return {"status": "ok"}
 
 
 @router.get(
     "/readyz",
     dependencies=[Depends(uncached)],
-    responses=documented(DatabaseUnreachable),
+    responses=documented(DatabaseUnreachable, SchemaUnfit),
 )
-async def readyz(readiness: Annotated[Readiness, Depends(readiness_of)]) -> Ready:
-    """Whether the database answers, takes writes, and has the schema that this botpool needs.
+async def get_readiness(readiness: Annotated[Readiness, Depends(readiness_of)]) -> Ready:
+    """Say whether the database answers, takes writes, and has the schema that botpool needs.
 
     If not, the answer is 503 with `database_unreachable` or `schema_unfit`. Without a worker it
     is ready, too: it takes bots, which wait.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from fastapi import Query
 
-from botpool.errors import InvalidRequest
+from botpool.errors import InvalidCursor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,13 +29,13 @@ def page_of(
 def place_of(cursor: str, *kinds: Callable[[str], Any]) -> tuple[Any, ...]:
     """The place that a cursor stands for, of which each part is of its kind.
 
-    A kind raises `ValueError` for a text that it can't be made of. Raises `InvalidRequest`.
+    A kind raises `ValueError` for a text that it can't be made of. Raises `InvalidCursor`.
     """
     try:
         text = base64.urlsafe_b64decode(f"{cursor}{'=' * (-len(cursor) % 4)}").decode()
         return tuple(kind(part) for kind, part in zip(kinds, text.split(","), strict=True))
     except ValueError as error:
-        raise InvalidRequest("cursor must be the nextCursor of a previous page.") from error
+        raise InvalidCursor from error
 
 
 def cursor_of(place: tuple[object, ...]) -> str:

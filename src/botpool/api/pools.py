@@ -28,8 +28,10 @@ from botpool.errors import (
     BotNotFound,
     Forbidden,
     HostNotFound,
+    InvalidCursor,
     InvalidRequest,
     SlotNotFound,
+    TooManyRequests,
     Unauthorized,
 )
 from botpool.models.queue import QueuePage
@@ -37,17 +39,21 @@ from botpool.models.waiting import slot_waits_for
 from botpool.states import Platform, SlotStatus
 from botpool.store import Store
 
-router = APIRouter(prefix="/api/v1", tags=["pool"], responses=documented(Unauthorized, Forbidden))
+router = APIRouter(
+    prefix="/api/v1",
+    tags=["pool"],
+    responses=documented(Unauthorized, Forbidden, TooManyRequests),
+)
 
 _LARGEST = 2**63 - 1
 
-SlotId = Annotated[int, Path(ge=0, le=_LARGEST)]
+SlotId = Annotated[int, Path(alias="slotId", ge=0, le=_LARGEST)]
 HostName = Annotated[str, Path(max_length=255)]
 
 
 @router.get("/pool")
-async def numbers(_: TheAdmin, store: TheStore) -> PoolList:
-    """How many slots each platform has in each status, how many bots wait, and every host."""
+async def get_pool(_: TheAdmin, store: TheStore) -> PoolList:
+    """Count the slots of each platform by status, and the bots that wait, and list every host."""
     return PoolList(
         platforms=[PoolNumbersOut.of(row) for row in await store.pools.numbers()],
         hosts=await _hosts(store),
@@ -55,7 +61,7 @@ async def numbers(_: TheAdmin, store: TheStore) -> PoolList:
 
 
 @router.get("/slots")
-async def slots(
+async def list_slots(
     _: TheAdmin,
     store: TheStore,
     platform: PlatformName | None = None,
@@ -63,7 +69,7 @@ async def slots(
     container_ref: Annotated[Text | None, Query(alias="containerRef")] = None,
     assigned_bot_id: Annotated[int | None, Query(alias="assignedBotId", ge=0, le=_LARGEST)] = None,
 ) -> SlotList:
-    """Every slot, by name, or those that match."""
+    """List the slots, by name, or those that match."""
     found = [
         slot
         for slot in await store.slots.all()
@@ -76,36 +82,40 @@ async def slots(
     return SlotList(slots=[SlotOut.of(slot, slot_waits_for(slot, around)) for slot in found])
 
 
-@router.get("/slots/{slot_id}", responses=documented(SlotNotFound))
+@router.get("/slots/{slotId}", responses=documented(SlotNotFound))
 async def get_slot(slot_id: SlotId, _: TheAdmin, store: TheStore) -> SlotOut:
-    """One slot."""
+    """Get one slot."""
     slot = await store.slots.get(slot_id)
     return SlotOut.of(slot, slot_waits_for(slot, await surroundings(store, [slot])))
 
 
-@router.get("/slots/{slot_id}/timeline", responses=documented(SlotNotFound))
-async def timeline(
+@router.get(
+    "/slots/{slotId}/timeline", responses=documented(SlotNotFound, InvalidRequest, InvalidCursor)
+)
+async def get_slot_timeline(
     slot_id: SlotId, _: TheAdmin, store: TheStore, cursor: Cursor = None, limit: Limit = 200
 ) -> Timeline:
-    """What happened to a slot, the newest first."""
+    """List what happened to a slot, the newest first."""
     await store.slots.get(slot_id)
     (before,) = (_LARGEST,) if cursor is None else place_of(cursor, whole_number)
     return Timeline.of(await store.events.of_slot(slot_id, before, limit, MOST_BYTES))
 
 
-@router.get("/containers/{container_ref}/bot", responses=documented(BotNotFound))
-async def bot_of_container(
-    container_ref: Annotated[str, Path(max_length=255)], _: TheAdmin, store: TheStore
+@router.get("/containers/{containerRef}/bot", responses=documented(BotNotFound))
+async def get_bot_of_container(
+    container_ref: Annotated[str, Path(alias="containerRef", max_length=255)],
+    _: TheAdmin,
+    store: TheStore,
 ) -> BotOut:
-    """The bot that a container has now; after its end, the one that it had last."""
+    """Get the bot that a container has now; after its end, the one that it had last."""
     bot = await store.bots.of_container(container_ref)
     if bot is None:
         raise BotNotFound(f"No bot is known for the container {container_ref}.")
     return BotOut.of(bot)
 
 
-@router.post("/slots/{slot_id}/recover", status_code=202, responses=documented(SlotNotFound))
-async def recover(slot_id: SlotId, _: TheAdmin, pool: ThePool, store: TheStore) -> SlotOut:
+@router.post("/slots/{slotId}/recover", status_code=202, responses=documented(SlotNotFound))
+async def recover_slot(slot_id: SlotId, _: TheAdmin, pool: ThePool, store: TheStore) -> SlotOut:
     """Have a slot in `error` recovered: a worker does it at once.
 
     If no worker runs, `waitingFor` says so. A slot in any other status is left as it is.
@@ -115,8 +125,8 @@ async def recover(slot_id: SlotId, _: TheAdmin, pool: ThePool, store: TheStore) 
     return SlotOut.of(slot, slot_waits_for(slot, await surroundings(store, [slot])))
 
 
-@router.post("/slots/{slot_id}/drain", status_code=202, responses=documented(SlotNotFound))
-async def drain(slot_id: SlotId, _: TheAdmin, pool: ThePool, store: TheStore) -> SlotOut:
+@router.post("/slots/{slotId}/drain", status_code=202, responses=documented(SlotNotFound))
+async def drain_slot(slot_id: SlotId, _: TheAdmin, pool: ThePool, store: TheStore) -> SlotOut:
     """Drain a slot: it gets no further bot, and is deleted once it has none."""
     before = await store.slots.get(slot_id)
     await pool.slots.drain(slot_id)
@@ -124,8 +134,8 @@ async def drain(slot_id: SlotId, _: TheAdmin, pool: ThePool, store: TheStore) ->
 
 
 @router.get("/hosts")
-async def hosts(_: TheAdmin, store: TheStore) -> HostList:
-    """Every host: its health, its room, what runs there, and its images."""
+async def list_hosts(_: TheAdmin, store: TheStore) -> HostList:
+    """List every host: its health, its room, what runs there, and its images."""
     return HostList(hosts=await _hosts(store))
 
 
@@ -153,20 +163,20 @@ async def undrain_host(
 
 
 @router.get("/replicas")
-async def replicas(_: TheAdmin, store: TheStore) -> ReplicaList:
-    """Every running botpool on this database. Without a worker, bots wait."""
+async def list_replicas(_: TheAdmin, store: TheStore) -> ReplicaList:
+    """List the running botpools on this database. Without a worker, bots wait."""
     return ReplicaList(replicas=[ReplicaOut.of(each) for each in await store.replicas.live()])
 
 
-@router.get("/queue", responses=documented(InvalidRequest))
-async def queue(
+@router.get("/queue", responses=documented(InvalidRequest, InvalidCursor))
+async def list_queue(
     _: TheAdmin,
     store: TheStore,
     platform: PlatformName | None = None,
     cursor: Cursor = None,
     limit: Limit = 50,
 ) -> QueueList:
-    """The bots that wait, by platform and in the order in which they will get a slot."""
+    """List the bots that wait, by platform and in the order in which they will get a slot."""
     after = None if cursor is None else place_of(cursor, Platform, whole_number, whole_number)
     found = await store.queue.page(QueuePage(after=after, platform=platform, limit=limit + 1))
     page, next_cursor = page_of(found, limit, lambda e: (e.platform, e.priority, e.bot_id))

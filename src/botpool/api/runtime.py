@@ -62,7 +62,9 @@ TheSlot = Annotated[Slot, Depends(calling_slot)]
 
 
 @router.post("/claim")
-async def claim(_: ClaimRequest, slot: TheSlot, pool: ThePool, settings: TheSettings) -> Claimed:
+async def claim_bot(
+    _: ClaimRequest, slot: TheSlot, pool: ThePool, settings: TheSettings
+) -> Claimed:
     """Fetch the bot that this container runs. A container that restarts gets the same bot again."""
     bot = await pool.assignments.claim(slot)
     told = what_a_bot_is_told(bot, slot.lease, settings.heartbeat_interval_ms)
@@ -70,7 +72,7 @@ async def claim(_: ClaimRequest, slot: TheSlot, pool: ThePool, settings: TheSett
 
 
 @router.post("/heartbeat")
-async def heartbeat(
+async def send_heartbeat(
     request: HeartbeatRequest, slot: TheSlot, pool: ThePool, settings: TheSettings
 ) -> HeartbeatAnswer:
     """Report that the bot is alive. The answer says whether it should leave its call."""
@@ -82,7 +84,7 @@ async def heartbeat(
 
 
 @router.post("/status", status_code=204)
-async def status(request: StatusRequest, slot: TheSlot, pool: ThePool) -> None:
+async def report_status(request: StatusRequest, slot: TheSlot, pool: ThePool) -> None:
     """Report how far the bot has come. A status that is not a step forward changes nothing."""
     reason = request.reason or "the bot says so"
     await pool.assignments.advance(
@@ -91,7 +93,7 @@ async def status(request: StatusRequest, slot: TheSlot, pool: ThePool) -> None:
 
 
 @router.post("/events", status_code=204)
-async def events(request: EventsRequest, slot: TheSlot, pool: ThePool) -> None:
+async def report_events(request: EventsRequest, slot: TheSlot, pool: ThePool) -> None:
     """Report what happens in the call, such as a participant who joins or a chat message.
 
     The newest 5,000 events are kept.
@@ -101,7 +103,7 @@ async def events(request: EventsRequest, slot: TheSlot, pool: ThePool) -> None:
 
 
 @router.post("/logs", status_code=204)
-async def logs(request: LogsRequest, slot: TheSlot, pool: ThePool) -> None:
+async def send_logs(request: LogsRequest, slot: TheSlot, pool: ThePool) -> None:
     """Send log lines. The newest 5,000 lines are kept."""
     lines = [(line.level, line.line) for line in request.lines]
     await pool.assignments.add_log_lines(slot.id, request.lease, lines)

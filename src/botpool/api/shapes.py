@@ -39,6 +39,29 @@ _EXAMPLE: JsonDict = {
 }
 
 
+_BOT: JsonDict = {
+    "id": 99,
+    "status": "IN_CALL",
+    "platform": "google-meet",
+    "meetingUrl": "https://meet.google.com/abc-defg-hij",
+    "botDisplayName": "Notes",
+    "priority": 100,
+    "slotName": "pool-google-meet-001",
+    "containerRef": "8f14e45f",
+    "correlationId": "3a8f6f0e-0b43-4a43-9a5b-6f9a4c4b7a51",
+    "createdAt": "2026-01-01T00:00:00Z",
+    "startedAt": "2026-01-01T00:00:02Z",
+    "endedAt": None,
+    "lastHeartbeat": "2026-01-01T00:01:00Z",
+    "failureReason": None,
+    "failureCause": None,
+    "launchAttempts": 1,
+    "callbackUrl": None,
+    "deduplicationKey": None,
+    "metadata": {"customer": "42"},
+}
+
+
 class CreateBot(Asked):
     """A request to be in one meeting."""
 
@@ -153,6 +176,8 @@ class SlotOut(Wire):
 
 class BotOut(Wire):
     """One request to be in one meeting, from creation to its end."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [_BOT]})
 
     id: int
     status: BotStatus

@@ -17,6 +17,7 @@ from starlette.types import Receive, Scope, Send
 from botpool.api.auth import TheCaller
 from botpool.api.dependencies import TheKeys
 from botpool.api.errors import documented
+from botpool.api.wire import PlatformName
 from botpool.errors import (
     BotpoolError,
     InvalidPosition,
@@ -33,7 +34,7 @@ from botpool.feed.stream import (
     Subscription,
 )
 from botpool.logs import log_failure
-from botpool.meetings import read_platform
+from botpool.models.events import EventType
 from botpool.states import Role
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("botpool.api")
@@ -53,6 +54,26 @@ data: {"id":"evt_317","type":"bot.status_changed","timestamp":"2026-01-01T00:00:
 "containerRef":"c4","lease":2}}
 
 """
+
+_SCHEMA = {
+    "type": "string",
+    "contentMediaType": "text/event-stream",
+    "contentSchema": {
+        "type": "array",
+        "items": {
+            "type": "object",
+            "properties": {
+                "id": {"type": "string", "description": "Resume after it with `Last-Event-ID`."},
+                "event": {"type": "string", "enum": list(EventType)},
+                "data": {
+                    "type": "string",
+                    "contentMediaType": "application/json",
+                    "contentSchema": {"$ref": "#/components/schemas/Event"},
+                },
+            },
+        },
+    },
+}
 
 router = APIRouter(prefix="/api/v1", tags=["stream"])
 
@@ -153,16 +174,18 @@ def _texts(batch: Sequence[StreamEvent]) -> list[bytes]:
     responses={
         200: {
             "description": "Events, for as long as the connection lasts.",
-            "content": {"text/event-stream": {"schema": {"type": "string"}, "example": _EXAMPLE}},
+            "content": {"text/event-stream": {"schema": _SCHEMA, "example": _EXAMPLE}},
         },
         **documented(Unauthorized, TooManyRequests, InvalidRequest, InvalidPosition, PositionGone),
     },
 )
-async def stream(
+async def stream_events(
     caller: TheCaller,
     keys: TheKeys,
     feed: TheFeed,
-    platform: Annotated[str | None, Query(description="Only events of this platform.")] = None,
+    platform: Annotated[
+        PlatformName | None, Query(description="Only events of this platform.")
+    ] = None,
     bot_id: Annotated[
         int | None, Query(alias="botId", ge=0, le=2**63 - 1, description="Only events of this bot.")
     ] = None,
@@ -183,7 +206,7 @@ async def stream(
     # A browser that reconnects sends the newest id in the header, and the query unchanged.
     after = last_event_id or last_event_id_asked
     wanted = Filter(
-        platform=None if platform is None else read_platform(platform),
+        platform=platform,
         bot_id=bot_id,
         key_id=None if caller.role is Role.ADMIN else caller.id,
     )

@@ -90,6 +90,8 @@ class Wire(BaseModel):
         validate_by_alias=True,
         extra="forbid",
         frozen=True,
+        # An answer has all of its fields.
+        json_schema_serialization_defaults_required=True,
     )
 
 
@@ -177,11 +179,33 @@ class StatusRequest(Asked):
     )
 
 
+class FieldProblem(BaseModel):
+    """What is wrong with one field of a request."""
+
+    pointer: str = Field(
+        description="Where it is: a JSON pointer into the body, such as `#/meetingUrl`, or the"
+        " name of a parameter, such as `query:limit`, `header:Idempotency-Key` or `path:botId`."
+    )
+    code: str = Field(description="For programs, such as `required` or `out_of_bounds`.")
+    detail: str = Field(description="For people.")
+
+
 class Problem(BaseModel):
     """What went wrong, as RFC 9457 defines it. The meaning of a `code` never changes."""
 
-    type: str
+    type: str = Field(description="Always `about:blank`: the `code` says more.")
     title: str
     status: int
-    code: str
-    detail: str
+    code: str = Field(description="For programs, such as `bot_not_found`.")
+    detail: str = Field(description="For people.")
+    errors: list[FieldProblem] = Field(
+        default=[], description="With 422: every field that is wrong, if fields are."
+    )
+    bot_id: int | None = Field(
+        default=None,
+        serialization_alias="botId",
+        description="With `duplicate_bot`: the live bot that has the deduplication key.",
+    )
+    action: Literal["exit"] | None = Field(
+        default=None, description="With `assignment_ended`: what a container does now."
+    )

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import httpx
 
-from botpool.errors import AddressRefused, InvalidRequest
+from botpool.errors import AddressRefused, CallbackInvalid, CallbackPrivate
 from botpool.tasks.sharing import SharedCall
 
 if TYPE_CHECKING:
@@ -73,25 +73,25 @@ _NOT_PUBLIC_6 = tuple(
 
 
 def check_callback(url: str, *, allow_private: bool) -> None:
-    """Raise `InvalidRequest` unless botpool may post to this URL.
+    """Raise `CallbackInvalid` or `CallbackPrivate` unless botpool may post to this URL.
 
     Its host name is not looked up here, but with each delivery.
     """
     if len(url) > MOST_CHARACTERS:
-        raise InvalidRequest(f"The callback URL has more than {MOST_CHARACTERS} characters.")
+        raise CallbackInvalid(f"The callback URL has more than {MOST_CHARACTERS} characters.")
     try:
         parsed = httpx.URL(url)
     except httpx.InvalidURL:
-        raise InvalidRequest("The callback URL is not a valid URL.") from None
+        raise CallbackInvalid("The callback URL is not a valid URL.") from None
     host = parsed.raw_host.decode("ascii")
     if parsed.scheme not in _PORTS or not host or "%" in host:
-        raise InvalidRequest("The callback URL must begin with http:// or https:// and a host.")
+        raise CallbackInvalid("The callback URL must begin with http:// or https:// and a host.")
     if parsed.userinfo:
-        raise InvalidRequest("The callback URL must not have a user or a password.")
+        raise CallbackInvalid("The callback URL must not have a user or a password.")
     if parsed.port is not None and not 1 <= parsed.port <= _HIGHEST_PORT:
-        raise InvalidRequest("The port of the callback URL must be between 1 and 65535.")
+        raise CallbackInvalid("The port of the callback URL must be between 1 and 65535.")
     if not allow_private and _is_private_literal(host):
-        raise InvalidRequest("The callback URL must not be a private address.")
+        raise CallbackPrivate("The callback URL must not be a private address.")
 
 
 def is_public(address: str) -> bool:

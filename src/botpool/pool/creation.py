@@ -14,7 +14,7 @@ from botpool.errors import (
     ConstraintViolated,
     DuplicateBot,
     IdempotencyMismatch,
-    InvalidRequest,
+    QueueTimeoutOutOfBounds,
 )
 from botpool.models.bots import CreatedBot
 from botpool.states import Platform
@@ -47,14 +47,14 @@ class Creation:
         """Create a bot on the idle slot least recently used, on a new slot, or in the queue.
 
         A new bot never overtakes the bots that wait. A request that is repeated with its
-        idempotency key gets the same answer. Raises `InvalidRequest` for a queue timeout out of
-        bounds or a value that the database can't store, `IdempotencyMismatch` if another request
-        used the idempotency key, and `DuplicateBot` if a live bot has the deduplication key. Then
-        nothing is written.
+        idempotency key gets the same answer. Raises `QueueTimeoutOutOfBounds`, `InvalidRequest` for
+        a value that the database can't store, `IdempotencyMismatch` if another request used the
+        idempotency key, and `DuplicateBot` if a live bot has the deduplication key. Then nothing is
+        written.
         """
         longest = self._settings.max_queue_timeout_ms
         if not 0 <= bot.queue_timeout_ms <= longest:
-            raise InvalidRequest(f"The queue timeout must be between 0 and {longest} ms.")
+            raise QueueTimeoutOutOfBounds(f"The queue timeout must be between 0 and {longest} ms.")
         try:
             created = await self._on_idle_slots[bot.platform](bot)
             # The second way takes the platform's lock; the first needs none, but an idle slot.

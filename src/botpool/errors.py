@@ -15,7 +15,8 @@ The first line of a class's docstring is its default message.
     │   ├── BotNotFound
     │   ├── SlotNotFound
     │   ├── HostNotFound
-    │   └── KeyNotFound
+    │   ├── KeyNotFound
+    │   └── ProjectNotFound
     ├── Unauthorized              the request has no valid key or token
     ├── Forbidden                 the key is valid, but not for this
     ├── TooManyRequests           the key is used too fast
@@ -35,13 +36,18 @@ The first line of a class's docstring is its default message.
         │   ├── PlatformMismatch
         │   ├── QueueTimeoutOutOfBounds
         │   ├── CallbackInvalid
-        │   └── CallbackPrivate
+        │   ├── CallbackPrivate
+        │   └── DurationTooLong   longer than the project's bots may stay
         ├── PositionGone          some events after this position are deleted
         ├── StaleLease            the writer's assignment is over
         │   └── ReservationLost   another replica has the slot now
         ├── TransitionRefused     the state machine has no such step
         ├── ConstraintViolated    a row would break a constraint
         ├── DuplicateBot          a live bot has this deduplication key
+        ├── TooManyBots           the project has as many live bots as it may
+        ├── TooManyCreations      the project has created as many bots in a minute as it may
+        ├── ProjectNameTaken
+        ├── ProjectInUse          it has a live bot, or is the default project
         ├── IdempotencyMismatch   another request used this idempotency key
         └── DatabaseBusy          the rows are locked; trying again is safe
 """
@@ -116,6 +122,10 @@ class HostNotFound(NotFound):
 
 class KeyNotFound(NotFound):
     """There is no such key."""
+
+
+class ProjectNotFound(NotFound):
+    """There is no such project."""
 
 
 class Unauthorized(BotpoolError):
@@ -242,6 +252,12 @@ class CallbackPrivate(InvalidRequest):
     field = "callback_url"
 
 
+class DurationTooLong(InvalidRequest):
+    """The project's bots may not stay that long."""
+
+    field = "max_duration_ms"
+
+
 class PositionGone(Refused):
     """The stream doesn't go back to this position.
 
@@ -281,6 +297,32 @@ class DuplicateBot(Refused):
     def __init__(self, bot_id: int) -> None:
         super().__init__(f"Bot {bot_id} has this deduplication key and hasn't ended yet.")
         self.bot_id = bot_id
+
+
+class TooManyBots(Refused):
+    """The project has as many bots at once as it may have."""
+
+
+class TooManyCreations(Refused):
+    """The project has created as many bots within a minute as it may.
+
+    It may create another in `retry_after_seconds`.
+    """
+
+    def __init__(self, most: int = 0, retry_after_seconds: int = 1) -> None:
+        super().__init__(
+            f"The project may create {most} bots a minute, and has:"
+            f" try again in {retry_after_seconds} s."
+        )
+        self.retry_after_seconds = retry_after_seconds
+
+
+class ProjectNameTaken(Refused):
+    """Another project has this name."""
+
+
+class ProjectInUse(Refused):
+    """The project can't be deleted."""
 
 
 class IdempotencyMismatch(Refused):

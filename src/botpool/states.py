@@ -66,9 +66,10 @@ class FailureCause(StrEnum):
 
 
 class Role(StrEnum):
-    """What a key allows: everything, or only the bots that were created with it."""
+    """What a key allows: everything, to see everything, or what belongs to its project."""
 
     ADMIN = "admin"
+    VIEWER = "viewer"
     CLIENT = "client"
 
 

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize(
-    ("options", "role"), [((), Role.CLIENT), (("--role", "admin"), Role.ADMIN)], ids=str
+    ("options", "role"),
+    [((), Role.CLIENT), (("--role", "admin"), Role.ADMIN), (("--role", "viewer"), Role.VIEWER)],
+    ids=str,
 )
 async def test_a_key_is_printed_alone_and_once(
     database: Database, database_url: str, options: tuple[str, ...], role: Role
@@ -48,10 +50,11 @@ async def test_keys_are_listed_without_what_they_open_by(
         (1, "[bold]notes[/bold]", "client"),
         (2, "old", "admin"),
     ]
-    assert [bool(row["revoked_at"]) for row in rows] == [False, True]
+    assert [bool(row["expires_at"]) for row in rows] == [False, True]
     assert rows[0]["created_at"] == first.created_at.isoformat()
     assert set(rows[0]) == {
-        *("id", "name", "role", "prefix", "created_at", "last_used_at", "revoked_at")
+        *("id", "name", "role", "project_id", "prefix"),
+        *("created_at", "last_used_at", "expires_at"),
     }
     code, table, error = await botpool("keys", "list", database_url=database_url)
     assert (code, error) == (0, "")

@@ -133,7 +133,7 @@ async def test_an_unknown_key_is_looked_for_each_time_and_found_once_it_is_there
 ) -> None:
     key = "bp_client_soon"
     assert await keys.authenticate(key) is None
-    await scene.store.keys.add("s", Role.CLIENT, hashlib.sha256(key.encode()).digest(), "")
+    await scene.store.keys.add("s", Role.ADMIN, None, hashlib.sha256(key.encode()).digest(), "")
     assert await keys.authenticate(key) is not None
 
 
@@ -170,7 +170,7 @@ async def test_a_revoked_key_is_dead_at_once_where_it_was_revoked(keys: Keys) ->
     created, key = await keys.create("notes", Role.CLIENT)
     assert await keys.authenticate(key)
     revoked = await keys.revoke(created.id)
-    assert revoked.revoked_at is not None
+    assert revoked.expires_at is not None
     assert await keys.authenticate(key) is None
 
 

@@ -83,7 +83,7 @@ async def test_a_revoked_key_in_the_file_makes_way_for_another(
     assert new != old
     assert (tmp_path / "admin.key").read_text() == f"{new}\n"
     assert await keys.authenticate(old) is None
-    assert [bool(key.revoked_at) for key in await scene.store.keys.all()] == [True, False]
+    assert [bool(key.expires_at) for key in await scene.store.keys.all()] == [True, False]
 
 
 async def test_a_setting_gives_the_admin_key_and_no_letter_of_it_is_kept(
@@ -103,11 +103,15 @@ async def test_a_setting_can_not_give_what_opens_nothing_or_less(scene: Scene, w
     keys = Keys(scene.store, Settings(admin_key=SecretStr(GIVEN)))
     role = Role.CLIENT if why == "client" else Role.ADMIN
     key = await scene.store.keys.add(
-        "notes", role, hashlib.sha256(GIVEN.encode()).digest(), prefix=""
+        "notes",
+        role,
+        1 if role is Role.CLIENT else None,
+        hashlib.sha256(GIVEN.encode()).digest(),
+        prefix="",
     )
     if why == "revoked":
         await keys.revoke(key.id)
-    with pytest.raises(SettingsInvalid, match="is a revoked key or a client's") as raised:
+    with pytest.raises(SettingsInvalid, match="is a revoked key, or not an admin's") as raised:
         await keys.ensure_admin_key()
     assert GIVEN not in str(raised.value)
 

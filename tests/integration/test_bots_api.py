@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from botpool.access.keys import Keys
+from botpool.access.projects import Projects
 from botpool.api import create_app
 from botpool.feed.stream import Feed
 from botpool.models.replicas import ReplicaRole
@@ -71,9 +72,10 @@ async def opened(database: Database, **settings: Any) -> AsyncIterator[Api]:
             headers={"Authorization": f"Bearer {key}"},
         )
 
+    projects = [(await Projects(store).create(name)).id for name in ("a", "b")]
     texts = [
-        (await keys.create(name, role))[1]
-        for name, role in (("admin", Role.ADMIN), ("a", Role.CLIENT), ("b", Role.CLIENT))
+        (await keys.create("admin", Role.ADMIN))[1],
+        *[(await keys.create("key", Role.CLIENT, project))[1] for project in projects],
     ]
     async with client(texts[0]) as admin, client(texts[1]) as alice, client(texts[2]) as bob:
         yield Api(database, store, pool, admin, alice, bob)

@@ -14,6 +14,7 @@ import uvicorn
 from structlog.testing import capture_logs
 
 from botpool.access.keys import Keys
+from botpool.access.projects import Projects
 from botpool.api import create_app
 from botpool.api import stream as module
 from botpool.feed import stream as feed_module
@@ -174,12 +175,12 @@ async def test_an_admin_hears_of_every_change_as_it_happens(
 
 
 async def test_a_client_hears_of_its_own_bots_and_of_no_slots(scene: Scene, served: Served) -> None:
-    mine, key = await served.key(Role.CLIENT)
-    theirs, _ = await served.key(Role.CLIENT)
+    mine, theirs = [(await Projects(scene.store).create(name)).id for name in ("a", "b")]
+    made, key = await served.keys.create("key", Role.CLIENT, mine)
     async with served.stream(key) as stream:
         start = (await stream.block())["id"]
-        others = [await scene.create(key_id=owner) for owner in (theirs, None)]
-        own = await scene.create(Platform.ZOOM, key_id=mine)
+        others = [await scene.create(project_id=owner) for owner in (theirs, 1)]
+        own = await scene.create(Platform.ZOOM, project_id=mine)
         await scene.pool.assignments.stop_bot(others[0].bot.id)
         await scene.pool.assignments.stop_bot(own.bot.id)
         expected = [
@@ -193,7 +194,7 @@ async def test_a_client_hears_of_its_own_bots_and_of_no_slots(scene: Scene, serv
         assert await replayed.events(2) == events
     async with served.stream(key, lastEventId=start, botId=others[0].bot.id) as replayed:
         await scene.pool.assignments.stop_bot(others[1].bot.id)
-        await served.keys.revoke(mine)
+        await served.keys.revoke(made.id)
         served.feed.stop()
         while block := await replayed.block():
             assert "data" not in block

@@ -27,10 +27,11 @@ def key(key_id: int, role: Role = Role.CLIENT) -> ApiKey:
         id=key_id,
         name="notes",
         role=role,
+        project_id=None,
         prefix="",
         created_at=datetime(2026, 1, 1, tzinfo=UTC),
         last_used_at=None,
-        revoked_at=None,
+        expires_at=None,
     )
 
 

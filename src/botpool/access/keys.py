@@ -1,7 +1,8 @@
 """API keys: random, shown once, and stored only as a hash.
 
-A key is found by its hash, so no secret is ever compared with another. A revoked key stops working
-on every replica within `FRESH_SECONDS`.
+A client's key belongs to a project, and sees what belongs to it; other keys see all projects. A key
+is found by its hash, so no secret is ever compared with another. A revoked key stops working on
+every replica within `FRESH_SECONDS`. A key that is rotated works for a while beside the new one.
 """
 
 from __future__ import annotations
@@ -13,8 +14,15 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from botpool.access.admin_key import AdminKeyFile
-from botpool.errors import InvalidRequest, KeyNotFound, SettingsInvalid
+from botpool.errors import (
+    ConstraintViolated,
+    InvalidRequest,
+    KeyNotFound,
+    ProjectNotFound,
+    SettingsInvalid,
+)
 from botpool.models.keys import new_key, token_digest
+from botpool.models.projects import DEFAULT_PROJECT
 from botpool.states import Role
 from botpool.tasks.background import BackgroundCall
 from botpool.tasks.batches import Batcher
@@ -29,12 +37,15 @@ if TYPE_CHECKING:
 FRESH_SECONDS = 3.0
 """How long a key that was read from the database is used without reading it again."""
 
+OVERLAP = timedelta(days=1)
+"""How long a key that is rotated works beside the new one, unless told otherwise."""
+
 _ADMIN = "admin"
 _LONGEST_NAME = 100
 _MOST_REMEMBERED = 10_000
 _NOTE_USE_EVERY = timedelta(minutes=1)
 
-_MADE_BY_US = re.compile(r"(bp_(?:admin|client)_[\w-]{6})[\w-]{37}", re.ASCII)
+_MADE_BY_US = re.compile(r"(bp_(?:admin|viewer|client)_[\w-]{6})[\w-]{37}", re.ASCII)
 
 
 class Keys:
@@ -55,17 +66,45 @@ class Keys:
         self._used: set[int] = set()
         self._noting = BackgroundCall(self._note_uses)
 
-    async def create(self, name: str, role: Role) -> tuple[ApiKey, str]:
+    async def create(
+        self, name: str, role: Role, project_id: int | None = None
+    ) -> tuple[ApiKey, str]:
         """A new key: as it is listed, and the key itself, which can't be shown again.
 
-        Raises `InvalidRequest` for a name that is empty, too long, or not printable.
+        A client's key is of the default project unless another is given. Raises `InvalidRequest`
+        for a name that is empty, too long, or not printable, and for a project with another role,
+        and `ProjectNotFound`.
         """
         if not (name.strip() and name.isprintable() and len(name) <= _LONGEST_NAME):
             raise InvalidRequest(
                 f"The name of a key must have 1 to {_LONGEST_NAME} printable characters."
             )
+        if role is Role.CLIENT:
+            project_id = DEFAULT_PROJECT if project_id is None else project_id
+        elif project_id is not None:
+            raise InvalidRequest(
+                f"Only a client's key belongs to a project; the role {role} is for all."
+            )
         key = new_key(role)
-        return await self._add(name, role, key), key
+        try:
+            return await self._add(name, role, project_id, key), key
+        except ConstraintViolated as error:
+            raise ProjectNotFound(f"There is no project {project_id}.") from error
+
+    async def rotate(self, key_id: int, overlap: timedelta = OVERLAP) -> tuple[ApiKey, str]:
+        """A key like this one, and the key itself. The old one works on for the overlap.
+
+        Raises `KeyNotFound` if there is no such key, or it works no more.
+        """
+        for known in await self._store.keys.find([], [key_id]):
+            key = new_key(known.key.role)
+            rotated = await self._store.keys.rotate(
+                key_id, token_digest(key), _prefix(key), overlap // timedelta(milliseconds=1)
+            )
+            if rotated is not None:
+                self._recent.clear()
+                return rotated, key
+        raise KeyNotFound(f"There is no key {key_id} that works.")
 
     async def revoke(self, key_id: int) -> ApiKey:
         """Revoke a key. Revoking it twice is no error. Raises `KeyNotFound`."""
@@ -86,7 +125,7 @@ class Keys:
             key = self._settings.admin_key.get_secret_value()
             if not await self._admits_admin(key):
                 raise SettingsInvalid(
-                    "BOTPOOL_ADMIN_KEY is a revoked key or a client's key: set another one."
+                    "BOTPOOL_ADMIN_KEY is a revoked key, or not an admin's: set another one."
                 )
             return key
         file = AdminKeyFile(self._settings.data_dir)
@@ -96,7 +135,7 @@ class Keys:
         return key
 
     async def authenticate(self, key: str) -> ApiKey | None:
-        """The API key of this text, if it is known and not revoked. Its use is noted later."""
+        """The API key of this text, if it is known and works. Its use is noted later."""
         known = await self.known(token_digest(key))
         return None if known is None else known.key
 
@@ -105,7 +144,7 @@ class Keys:
         return await self.known(key_id) is not None
 
     async def known(self, wanted: bytes | int) -> KnownKey | None:
-        """The key with this digest or id, unless it is revoked."""
+        """The key with this digest or id, if it works."""
         if wanted in self._recent:
             read_at, known = self._recent[wanted]
             if self._clock() - read_at < FRESH_SECONDS:
@@ -114,14 +153,13 @@ class Keys:
 
     # Inside
 
-    async def _add(self, name: str, role: Role, key: str) -> ApiKey:
-        ours = _MADE_BY_US.fullmatch(key)
-        # If a person made the key up, we keep no part of it.
-        return await self._store.keys.add(name, role, token_digest(key), ours[1] if ours else "")
+    async def _add(self, name: str, role: Role, project_id: int | None, key: str) -> ApiKey:
+        return await self._store.keys.add(name, role, project_id, token_digest(key), _prefix(key))
 
     async def _admits_admin(self, key: str) -> bool:
-        known = await self._add(_ADMIN, Role.ADMIN, key)
-        return known.role is Role.ADMIN and known.revoked_at is None
+        await self._add(_ADMIN, Role.ADMIN, None, key)
+        found = await self._store.keys.find([token_digest(key)], [])
+        return any(known.key.role is Role.ADMIN for known in found)
 
     async def _find_keys(self, wanted: Sequence[bytes | int]) -> list[KnownKey | None]:
         asked_at = self._clock()
@@ -147,3 +185,9 @@ class Keys:
         used, self._used = self._used, set()
         every_ms = _NOTE_USE_EVERY // timedelta(milliseconds=1)
         await self._store.keys.note_uses(used, every_ms)
+
+
+def _prefix(key: str) -> str:
+    """How a key begins, if we made it. If a person made it up, no part of it is kept."""
+    ours = _MADE_BY_US.fullmatch(key)
+    return ours[1] if ours else ""

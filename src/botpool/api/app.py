@@ -16,11 +16,13 @@ from botpool.api import (
     health,
     home,
     pools,
+    projects,
     runtime,
     stream,
 )
 from botpool.api.docs import add_docs, operation_id
 from botpool.api.errors import add_error_handlers, documented_everywhere
+from botpool.api.keys import router as keys_router
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -63,6 +65,8 @@ def create_app(
     app.include_router(auth.router)
     app.include_router(bots.router)
     app.include_router(pools.router)
+    app.include_router(projects.router)
+    app.include_router(keys_router)
     app.include_router(runtime.router)
     app.include_router(home.router)
     app.include_router(health.router)

@@ -74,6 +74,8 @@ async def caller(
     if bearer is None:
         _refuse_forgery(request)
     limits.take(key)
+    if key.role is Role.VIEWER and request.method not in _CHANGES_NOTHING:
+        raise Forbidden("A viewer's key changes nothing.")
     return key
 
 
@@ -81,8 +83,11 @@ TheCaller = Annotated[ApiKey, Depends(caller)]
 
 
 def admin(key: TheCaller) -> ApiKey:
-    """The caller's key, if it is an admin's. Raises what `caller` raises, and `Forbidden`."""
-    if key.role is not Role.ADMIN:
+    """The caller's key, if it is an admin's, or a viewer's that only looks.
+
+    Raises what `caller` raises, and `Forbidden`.
+    """
+    if key.role is Role.CLIENT:
         raise Forbidden("Only an admin's key may do this.")
     return key
 

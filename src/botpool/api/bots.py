@@ -33,7 +33,10 @@ from botpool.errors import (
     InvalidRequest,
     MeetingUrlUnknown,
     PlatformMismatch,
+    ProjectNotFound,
     QueueTimeoutOutOfBounds,
+    TooManyBots,
+    TooManyCreations,
     TooManyRequests,
     Unauthorized,
 )
@@ -41,7 +44,8 @@ from botpool.feed.addresses import check_callback
 from botpool.meetings import platform_of
 from botpool.models.bots import Bot, BotPage, NewBot
 from botpool.models.keys import ApiKey
-from botpool.states import BotStatus, Role
+from botpool.models.projects import DEFAULT_PROJECT
+from botpool.states import BotStatus
 from botpool.store import Store
 
 router = APIRouter(
@@ -76,6 +80,10 @@ BotId = Annotated[int, Path(alias="botId", description="The bot's id.")]
             CallbackInvalid,
             CallbackPrivate,
             IdempotencyMismatch,
+            DurationTooLong,
+            ProjectNotFound,
+            TooManyBots,
+            TooManyCreations,
         ),
     },
 )
@@ -96,7 +104,11 @@ async def create_bot(
         ),
     ] = None,
 ) -> CreatedBotOut:
-    """Create a bot. It gets the next free slot, or a place in the queue."""
+    """Create a bot. It gets the next free slot, or a place in the queue.
+
+    A bot belongs to a project: all keys of the project see it and may stop it.
+    """
+    project_id = _project_of(caller, request.project_id)
     if request.callback_url is not None:
         check_callback(request.callback_url, allow_private=settings.allow_private_callbacks)
     digest = None
@@ -115,6 +127,7 @@ async def create_bot(
             priority=request.priority,
             metadata=request.metadata,
             config=request.config,
+            project_id=project_id,
             key_id=caller.id,
             callback_url=request.callback_url,
             deduplication_key=request.deduplication_key,
@@ -141,16 +154,19 @@ async def list_bots(
     container_ref: Annotated[Text | None, Query(alias="containerRef")] = None,
     correlation_id: Annotated[Text | None, Query(alias="correlationId")] = None,
     deduplication_key: Annotated[Text | None, Query(alias="deduplicationKey")] = None,
+    project_id: Annotated[int | None, Query(alias="projectId", ge=1, le=_LARGEST_ID)] = None,
     cursor: Cursor = None,
     limit: Limit = 50,
 ) -> BotList:
     """List the bots that you may see, newest first."""
+    if not _may_see(caller, project_id):
+        return BotList(bots=[])
     (before,) = (_LARGEST_ID,) if cursor is None else place_of(cursor, whole_number)
     found = await store.bots.page(
         BotPage(
             before=before,
             limit=limit + 1,
-            key_id=None if caller.role is Role.ADMIN else caller.id,
+            project_id=project_id if caller.project_id is None else caller.project_id,
             platform=platform,
             statuses=status,
             container_ref=container_ref,
@@ -216,13 +232,25 @@ async def get_bot_logs(bot_id: BotId, caller: TheCaller, store: TheStore, pool: 
 
 
 async def visible(store: Store, caller: ApiKey, bot_id: int) -> Bot:
-    """The bot, if the caller may see it. Raises `BotNotFound`, also for a bot of another key."""
+    """The bot, if the caller may see it. Raises `BotNotFound`, also for one of another project."""
     if not 0 <= bot_id <= _LARGEST_ID:
         raise BotNotFound(f"There is no bot {bot_id}.")
     bot = await store.bots.get(bot_id)
-    if caller.role is not Role.ADMIN and bot.key_id != caller.id:
+    if not _may_see(caller, bot.project_id):
         raise BotNotFound(f"There is no bot {bot_id}.")
     return bot
+
+
+def _may_see(caller: ApiKey, project_id: int | None) -> bool:
+    """Whether the caller may see a project's bots; of no project in particular, its own."""
+    return caller.project_id is None or project_id in {None, caller.project_id}
+
+
+def _project_of(caller: ApiKey, asked: int | None) -> int:
+    """The project of a new bot. Raises `ProjectNotFound` for one that the caller may not see."""
+    if not _may_see(caller, asked):
+        raise ProjectNotFound(f"There is no project {asked}.")
+    return asked or caller.project_id or DEFAULT_PROJECT
 
 
 async def _shown(store: Store, bot: Bot) -> BotOut:

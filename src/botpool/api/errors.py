@@ -27,19 +27,26 @@ from botpool.errors import (
     DatabaseBusy,
     DatabaseUnreachable,
     DuplicateBot,
+    DurationTooLong,
     Forbidden,
     HostNotFound,
     IdempotencyMismatch,
     InvalidCursor,
     InvalidPosition,
     InvalidRequest,
+    KeyNotFound,
     MeetingUrlUnknown,
     PlatformMismatch,
     PositionGone,
+    ProjectInUse,
+    ProjectNameTaken,
+    ProjectNotFound,
     QueueTimeoutOutOfBounds,
     SchemaUnfit,
     SlotNotFound,
     StaleLease,
+    TooManyBots,
+    TooManyCreations,
     TooManyRequests,
     Unauthorized,
 )
@@ -71,6 +78,13 @@ _KINDS: Mapping[type[BotpoolError], _Kind] = {
     BotNotFound: _Kind(HTTPStatus.NOT_FOUND, "bot_not_found"),
     SlotNotFound: _Kind(HTTPStatus.NOT_FOUND, "slot_not_found"),
     HostNotFound: _Kind(HTTPStatus.NOT_FOUND, "host_not_found"),
+    KeyNotFound: _Kind(HTTPStatus.NOT_FOUND, "key_not_found"),
+    ProjectNotFound: _Kind(HTTPStatus.NOT_FOUND, "project_not_found"),
+    ProjectNameTaken: _Kind(HTTPStatus.CONFLICT, "project_name_taken"),
+    ProjectInUse: _Kind(HTTPStatus.CONFLICT, "project_in_use"),
+    TooManyBots: _Kind(HTTPStatus.TOO_MANY_REQUESTS, "too_many_bots"),
+    TooManyCreations: _Kind(HTTPStatus.TOO_MANY_REQUESTS, "too_many_creations"),
+    DurationTooLong: _Kind(HTTPStatus.UNPROCESSABLE_ENTITY, "max_duration_out_of_bounds"),
     DuplicateBot: _Kind(HTTPStatus.CONFLICT, "duplicate_bot"),
     IdempotencyMismatch: _Kind(HTTPStatus.UNPROCESSABLE_ENTITY, "idempotency_mismatch"),
     InvalidRequest: _Kind(HTTPStatus.UNPROCESSABLE_ENTITY, "invalid_request"),
@@ -173,7 +187,7 @@ async def _answer_ours(request: Request, error: BotpoolError) -> JSONResponse:
     if kind.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         log_failure("request failed", error, logging.ERROR, path=request.url.path, code=kind.code)
         return _answer(kind, _problem(kind, str(type(error)())))
-    if isinstance(error, TooManyRequests):
+    if isinstance(error, (TooManyRequests, TooManyCreations)):
         kind = kind._replace(headers={"Retry-After": str(error.retry_after_seconds)})
     return _answer(kind, problem_of(error))
 

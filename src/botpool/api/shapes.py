@@ -96,6 +96,13 @@ class CreateBot(Asked):
         strict=True,
         description="Whether to launch the bot again also when it fails in its call.",
     )
+    project_id: int | None = Field(
+        default=None,
+        ge=1,
+        le=2**63 - 1,
+        description="The project that the bot belongs to. By default the key's own; an admin's"
+        " key, which has none, may name any, and creates in the default project.",
+    )
     callback_url: str | None = Field(
         default=None,
         max_length=2000,
@@ -180,6 +187,7 @@ class BotOut(Wire):
     model_config = ConfigDict(json_schema_extra={"examples": [_BOT]})
 
     id: int
+    project_id: int
     status: BotStatus
     platform: Platform
     meeting_url: str

@@ -35,7 +35,6 @@ from botpool.feed.stream import (
 )
 from botpool.logs import log_failure
 from botpool.models.events import EventType
-from botpool.states import Role
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("botpool.api")
 
@@ -200,15 +199,15 @@ async def stream_events(
 ) -> EventStream:
     """Get every event as it happens, in the same order for every reader.
 
-    A client's key gets the events of its own bots, and none of slots. Each event comes once. A
-    reader that is too slow is disconnected, and can resume after the last id that it got.
+    A client's key gets the events of its project's bots, and none of slots. Each event comes
+    once. A reader that is too slow is disconnected, and can resume after the last id that it got.
     """
     # A browser that reconnects sends the newest id in the header, and the query unchanged.
     after = last_event_id or last_event_id_asked
     wanted = Filter(
         platform=platform,
         bot_id=bot_id,
-        key_id=None if caller.role is Role.ADMIN else caller.id,
+        project_id=caller.project_id,
     )
     subscription = await feed.subscribe(Position.parse(after) if after else None, wanted)
 

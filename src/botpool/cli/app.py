@@ -11,6 +11,7 @@ import typer
 from botpool import __version__
 from botpool.cli.doctor import doctor
 from botpool.cli.keys import app as keys_app
+from botpool.cli.projects import app as projects_app
 from botpool.cli.recover import recover
 from botpool.cli.serve import ServeRole, serve
 from botpool.cli.slots import app as slots_app
@@ -39,6 +40,7 @@ app = typer.Typer(
 
 
 app.add_typer(keys_app)
+app.add_typer(projects_app)
 app.add_typer(slots_app)
 
 

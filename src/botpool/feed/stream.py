@@ -74,11 +74,11 @@ class Position(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class StreamEvent:
-    """An event, its place in the feed, and the key of its bot."""
+    """An event, its place in the feed, and the project of its bot."""
 
     position: Position
     event: Event
-    key_id: int | None
+    project_id: int | None
 
     @cached_property
     def text(self) -> bytes:
@@ -89,15 +89,15 @@ class StreamEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter:
-    """Which events a reader wants or may see. With `key_id`, only those of that key's bots."""
+    """Which events a reader wants or may see. With `project_id`, only those of its bots."""
 
     platform: Platform | None = None
     bot_id: int | None = None
-    key_id: int | None = None
+    project_id: int | None = None
 
     def wanted(self, events: Sequence[StreamEvent]) -> Sequence[StreamEvent]:
         """The events that pass, in order."""
-        if self.platform is None and self.bot_id is None and self.key_id is None:
+        if self.platform is None and self.bot_id is None and self.project_id is None:
             return events
         return [event for event in events if self._passes(event)]
 
@@ -106,8 +106,11 @@ class Filter:
         return (
             (self.platform is None or event.data["platform"] == self.platform)
             and (self.bot_id is None or event.data["botId"] == self.bot_id)
-            and (self.key_id is None or (told.key_id == self.key_id and event.type.of_bot))
+            and (self.project_id is None or self._is_own(told))
         )
+
+    def _is_own(self, told: StreamEvent) -> bool:
+        return told.project_id == self.project_id and told.event.type.of_bot
 
 
 class Feed:
@@ -334,7 +337,7 @@ class Subscription:
 
 def _event(recorded: Recorded) -> StreamEvent:
     position = Position(recorded.xid, recorded.id, _ms(recorded.at))
-    return StreamEvent(position, recorded.event, recorded.key_id)
+    return StreamEvent(position, recorded.event, recorded.project_id)
 
 
 def _ms(at: datetime) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self, cast
 
+from botpool.models.projects import DEFAULT_PROJECT
 from botpool.states import BotStatus, FailureCause, Platform
 
 if TYPE_CHECKING:
@@ -22,8 +23,8 @@ DEFAULT_PRIORITY = 100
 class NewBot:
     """A request to be in one meeting.
 
-    For one caller (`key_id`), an `idempotency_key` creates one bot, and only one live bot has a
-    `deduplication_key`.
+    In a project, an `idempotency_key` creates one bot, and only one live bot has a
+    `deduplication_key`. `key_id` is the key that it was asked for with.
     """
 
     platform: Platform
@@ -34,6 +35,7 @@ class NewBot:
     correlation_id: str | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
+    project_id: int = DEFAULT_PROJECT
     key_id: int | None = None
     callback_url: str | None = None
     deduplication_key: str | None = None
@@ -70,6 +72,7 @@ class Bot:
     last_heartbeat: datetime | None = None
     failure_reason: str | None = None
     failure_cause: FailureCause | None = None
+    project_id: int = DEFAULT_PROJECT
     key_id: int | None = None
     callback_url: str | None = None
     deduplication_key: str | None = None
@@ -106,6 +109,7 @@ class CreatedBot:
             container_ref=birth.container_ref,
             lease=birth.lease,
             created_at=birth.at,
+            project_id=request.project_id,
             key_id=request.key_id,
             callback_url=request.callback_url,
             deduplication_key=request.deduplication_key,
@@ -135,7 +139,7 @@ class BotPage:
 
     before: int = 2**63 - 1
     limit: int = 50
-    key_id: int | None = None
+    project_id: int | None = None
     platform: Platform | None = None
     statuses: Collection[BotStatus] | None = None
     container_ref: str | None = None

@@ -17,20 +17,25 @@ _SECRET_BYTES = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiKey:
-    """A key as it is listed. `prefix` is how it begins, if botpool made it."""
+    """A key as it is listed. `prefix` is how it begins, if botpool made it.
+
+    A client's key belongs to a project. Others have none: they are for all projects.
+    `expires_at` says when it stops or stopped working: it was revoked, or another key replaces it.
+    """
 
     id: int
     name: str
     role: Role
+    project_id: int | None
     prefix: str
     created_at: datetime
     last_used_at: datetime | None
-    revoked_at: datetime | None
+    expires_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownKey:
-    """A key that is not revoked, its hash, and the database's time when it was read."""
+    """A key that works, its hash, and the database's time when it was read."""
 
     key: ApiKey
     digest: bytes = field(repr=False)

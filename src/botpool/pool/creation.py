@@ -1,6 +1,7 @@
 """How a bot is created: on an idle slot, on a new one, or in the queue.
 
-Requests with the same idempotency key create one bot. Only one live bot has a deduplication key.
+In a project, requests with the same idempotency key create one bot, only one live bot has a
+deduplication key, and the project's limits hold.
 """
 
 from __future__ import annotations
@@ -11,12 +12,18 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from botpool.errors import (
+    BotpoolError,
     ConstraintViolated,
     DuplicateBot,
+    DurationTooLong,
     IdempotencyMismatch,
+    ProjectNotFound,
     QueueTimeoutOutOfBounds,
+    TooManyBots,
+    TooManyCreations,
 )
 from botpool.models.bots import CreatedBot
+from botpool.models.projects import Ruling
 from botpool.states import Platform
 from botpool.tasks.batches import Batcher
 
@@ -49,8 +56,9 @@ class Creation:
         A new bot never overtakes the bots that wait. A request that is repeated with its
         idempotency key gets the same answer. Raises `QueueTimeoutOutOfBounds`, `InvalidRequest` for
         a value that the database can't store, `IdempotencyMismatch` if another request used the
-        idempotency key, and `DuplicateBot` if a live bot has the deduplication key. Then nothing is
-        written.
+        idempotency key, `DuplicateBot` if a live bot has the deduplication key, `ProjectNotFound`,
+        and what a limit of the project refuses it with: `TooManyBots`, `TooManyCreations` or
+        `DurationTooLong`. Then nothing is written.
         """
         longest = self._settings.max_queue_timeout_ms
         if not 0 <= bot.queue_timeout_ms <= longest:
@@ -63,30 +71,56 @@ class Creation:
             return await self._created_before(bot, error)
         if created is None:
             raise RuntimeError("the database created no bot and gave no reason")
+        if isinstance(created, Ruling):
+            raise _refusal(created)
         return created
 
     async def _create(
         self, platform: Platform, bots: Sequence[NewBot], *, grow: bool
-    ) -> list[CreatedBot | None]:
-        """Create the bots for which there is a slot; with `grow`, all of them."""
+    ) -> list[CreatedBot | Ruling | None]:
+        """Create the bots for which there is a slot; with `grow`, all that limits let in."""
         named = [replace(bot, correlation_id=bot.correlation_id or str(uuid4())) for bot in bots]
-        written = await self._publisher.publish(self._store.bots.create(platform, named, grow=grow))
-        births = [t for t in written if t.machine == "bot" and t.from_status is None]
-        created = [CreatedBot.born(bot, birth) for bot, birth in zip(named, births, strict=False)]
-        return [*created, *(None for _ in bots[len(created) :])]
+        written, rulings = await self._store.bots.create(platform, named, grow=grow)
+        self._publisher.tell(written)
+        ruled = {ruling.place: ruling for ruling in rulings}
+        births = (t for t in written if t.machine == "bot" and t.from_status is None)
+        created: list[CreatedBot | Ruling | None] = []
+        for place, bot in enumerate(named):
+            ruling = ruled.get(place)
+            if ruling is not None and ruling.refused_by is not None:
+                created.append(ruling)
+            else:
+                birth = next(births, None)
+                created.append(None if birth is None else CreatedBot.born(bot, birth))
+        return created
 
     async def _created_before(self, bot: NewBot, error: ConstraintViolated) -> CreatedBot:
         """The earlier answer to the same request. Raises if there is none, or it was another."""
         if error.constraint == "bots_deduplication" and bot.deduplication_key is not None:
-            live = await self._store.bots.of_deduplication_key(bot.key_id, bot.deduplication_key)
+            live = await self._store.bots.of_deduplication_key(
+                bot.project_id, bot.deduplication_key
+            )
             if live is not None:
                 raise DuplicateBot(live.id)
+        if error.constraint == "bot_project":
+            raise ProjectNotFound(f"There is no project {bot.project_id}.") from error
         if error.constraint != "bots_idempotency" or bot.idempotency_key is None:
             raise error
-        before = await self._store.bots.of_request(bot.key_id, bot.idempotency_key)
+        before = await self._store.bots.of_request(bot.project_id, bot.idempotency_key)
         if before is None:
             raise error
         if before.request_digest != bot.request_digest:
             raise IdempotencyMismatch
         timeline = await self._store.transitions.timeline(before.id)
         return CreatedBot.born(bot, next(step for step in timeline if step.machine == "bot"))
+
+
+def _refusal(ruling: Ruling) -> BotpoolError:
+    """What to raise for a bot that a limit of its project refuses."""
+    match ruling.refused_by:
+        case "max_live_bots":
+            return TooManyBots(f"The project may have {ruling.most} bots at once, and has them.")
+        case "max_creations_per_minute":
+            return TooManyCreations(ruling.most or 0, ruling.retry_in_seconds or 1)
+        case _:
+            return DurationTooLong(f"The project's bots may stay for at most {ruling.most} ms.")

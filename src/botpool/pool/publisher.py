@@ -25,8 +25,11 @@ class Publisher:
         self._announcement = BackgroundCall(self._announce)
 
     async def publish(self, change: Awaitable[list[Transition]]) -> list[Transition]:
-        """Wait for a change, log what it wrote, wake the listeners that it concerns, return it."""
-        written = await change
+        """Wait for a change, and tell what it wrote."""
+        return self.tell(await change)
+
+    def tell(self, written: list[Transition]) -> list[Transition]:
+        """Log what was written, wake the listeners that it concerns, and return it."""
         log_transitions(written)
         if written:
             channels = {FEED}

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 from botpool.errors import BotNotFound
 from botpool.models.assignments import Heartbeat
 from botpool.models.bots import LogLine
+from botpool.models.projects import Ruling
 from botpool.states import BotStatus, SlotStatus
 from botpool.store.postgres.database import LONG_SECONDS
 from botpool.store.queries import Queries
-from botpool.store.rows import bot
+from botpool.store.rows import bot, transition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -33,12 +34,15 @@ class Bots:
 
     async def create(
         self, platform: Platform, bots: Sequence[NewBot], *, grow: bool
-    ) -> list[Transition]:
+    ) -> tuple[list[Transition], list[Ruling]]:
         """Create bots of one platform, in this order, as many as there are idle slots.
 
-        With `grow`, create all of them: the others get new slots, or places in the queue.
+        With `grow`, create all of them: the others get new slots, or places in the queue. Those
+        that a limit of their project refuses are left out: what the limits say is returned, too.
         """
-        return await self._queries.transitions("create", platform, bots, grow)
+        rows = await self._queries.rows("create", platform, bots, grow)
+        rulings = [Ruling(**each) for each in rows[0]["rulings"] or ()]
+        return [transition(row) for row in rows if row["id"] is not None], rulings
 
     async def stop(self, bot_id: int, reason: str, grace_ms: int) -> list[Transition]:
         """Cancel a bot that waits or deploys, or tell a running bot to leave within the grace."""
@@ -83,13 +87,13 @@ class Bots:
         """One bot, if there is one."""
         return await self._bot("get", bot_id)
 
-    async def of_request(self, key_id: int | None, idempotency_key: str) -> Bot | None:
-        """The bot that a caller's earlier request created."""
-        return await self._bot("of_request", key_id, idempotency_key)
+    async def of_request(self, project_id: int, idempotency_key: str) -> Bot | None:
+        """The bot that a project's earlier request created."""
+        return await self._bot("of_request", project_id, idempotency_key)
 
-    async def of_deduplication_key(self, key_id: int | None, key: str) -> Bot | None:
-        """The live bot that has a caller's deduplication key."""
-        return await self._bot("of_deduplication_key", key_id, key)
+    async def of_deduplication_key(self, project_id: int, key: str) -> Bot | None:
+        """The live bot that has a deduplication key in a project."""
+        return await self._bot("of_deduplication_key", project_id, key)
 
     async def of_container(self, container_ref: str) -> Bot | None:
         """The bot that a container runs now, or else the bot that it ran last."""

@@ -1,7 +1,10 @@
 -- name: create
--- Create bots of a platform: each on the idle slot least recently used; where $3 says that the pool may
--- grow and bots may wait, else on a new slot or in the queue.
-SELECT * FROM create_bots($1, $2::jsonb, $3);
+-- Create bots of a platform, as far as the limits of their projects let them in: each on the idle slot least
+-- recently used; where $3 says that the pool may grow and bots may wait, else on a new slot or in the queue.
+-- What the limits say is in every row. Without a transition there is one row, and all else is NULL.
+SELECT step.*, rulings
+FROM admit_bots($2::jsonb)
+LEFT JOIN LATERAL create_bots($1, admitted, $3) step ON admitted <> '[]';
 
 -- name: stop
 -- Cancel a bot that waits or deploys, tell one that runs to leave.
@@ -83,13 +86,12 @@ RETURNING beating.slot_id, beating.lease, beating.slot_status, beating.bot_statu
 SELECT * FROM bots WHERE id = $1;
 
 -- name: of_request
--- The bot that a caller's request was answered with.
-SELECT * FROM bots WHERE coalesce(key_id, 0) = coalesce($1, 0) AND idempotency_key = $2;
+-- The bot that a project's request was answered with.
+SELECT * FROM bots WHERE project_id = $1 AND idempotency_key = $2;
 
 -- name: of_deduplication_key
--- The live bot that has a caller's deduplication key.
-SELECT * FROM bots
-WHERE coalesce(key_id, 0) = coalesce($1, 0) AND deduplication_key = $2 AND ended_at IS NULL;
+-- The live bot that has a deduplication key in a project.
+SELECT * FROM bots WHERE project_id = $1 AND deduplication_key = $2 AND ended_at IS NULL;
 
 -- name: of_container
 -- The bot that a container serves, or, after its end, the one that it served last.
@@ -100,7 +102,7 @@ WHERE b.id = coalesce(
 );
 
 -- name: page
--- One page of bots ($1), newest first: before an id, of a caller, platform, statuses, container,
+-- One page of bots ($1), newest first: before an id, of a project, platform, statuses, container,
 -- correlation or deduplication key, where these are given.
 SELECT * FROM list_bots($1::jsonb);
 

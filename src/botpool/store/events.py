@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 class Recorded(NamedTuple):
-    """An event, its place in the order of all events, and the key of its bot."""
+    """An event, its place in the order of all events, and the project of its bot."""
 
     xid: int
     id: int
     at: datetime
-    key_id: int | None
+    project_id: int | None
     event: Event
 
 
@@ -66,7 +66,7 @@ class Events:
         rows = await self._queries.rows("read", xid, row_id, most)
         return RecordPage(
             [
-                Recorded(row["xid"], row["id"], row["at"], row["key_id"], _event(row["event"]))
+                Recorded(row["xid"], row["id"], row["at"], row["project_id"], _event(row["event"]))
                 for row in rows
                 if row["xid"] is not None
             ],

@@ -64,7 +64,7 @@ FROM (
 ) waiting (held_back)
 LEFT JOIN LATERAL (
     SELECT
-        page.xid, page.id, page.at, (owner.bot).key_id,
+        page.xid, page.id, page.at, (owner.bot).project_id,
         CASE
             WHEN reported IS NULL THEN transition_event(step, owner.bot)
             ELSE reported_event(reported, owner.bot)

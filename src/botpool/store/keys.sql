@@ -1,23 +1,37 @@
 -- name: add
 -- Let a key be known, unless it is; either way, return it as it is known. That the update returns
 -- it, and not a second look, makes it so for two replicas that add the same key at once.
-INSERT INTO api_keys (name, role, digest, prefix, created_at)
-VALUES ($1, $2, $3, $4, botpool_now())
+INSERT INTO api_keys (name, role, project_id, digest, prefix, created_at)
+VALUES ($1, $2, $3, $4, $5, botpool_now())
 ON CONFLICT (digest) DO UPDATE SET digest = excluded.digest
 RETURNING *;
 
 -- name: all
--- Every key, revoked ones too, the oldest first.
-SELECT * FROM api_keys ORDER BY id;
+-- Every key, or those of project $1, those that work no more too, the oldest first.
+SELECT * FROM api_keys WHERE $1::bigint IS NULL OR project_id = $1 ORDER BY id;
 
 -- name: find
--- The keys with these digests ($1) or ids ($2), but for those that are revoked.
+-- The keys with these digests ($1) or ids ($2), but for those that work no more.
 SELECT *, botpool_now() AS read_at FROM api_keys
-WHERE revoked_at IS NULL AND (digest = ANY ($1::bytea[]) OR id = ANY ($2::bigint[]));
+WHERE (digest = ANY ($1::bytea[]) OR id = ANY ($2::bigint[]))
+    AND (expires_at IS NULL OR expires_at > botpool_now());
 
 -- name: revoke
--- Let a key open nothing any more. One that was revoked before keeps its time.
-UPDATE api_keys SET revoked_at = coalesce(revoked_at, botpool_now()) WHERE id = $1
+-- Let a key open nothing any more. One that worked no more before keeps its time.
+UPDATE api_keys SET expires_at = least(expires_at, botpool_now()) WHERE id = $1
+RETURNING *;
+
+-- name: rotate
+-- Add a key like the one with the id $1, which works for another $4 ms at most. No row: there is none that
+-- works.
+WITH old AS (
+    UPDATE api_keys
+    SET expires_at = least(expires_at, botpool_now() + $4::bigint * interval '1 millisecond')
+    WHERE id = $1 AND (expires_at IS NULL OR expires_at > botpool_now())
+    RETURNING *
+)
+INSERT INTO api_keys (name, role, project_id, digest, prefix, created_at)
+SELECT name, role, project_id, $2, $3, botpool_now() FROM old
 RETURNING *;
 
 -- name: note_uses

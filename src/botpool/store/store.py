@@ -11,6 +11,7 @@ from botpool.store.installation import Installation
 from botpool.store.keys import Keys
 from botpool.store.listening import Listening
 from botpool.store.pools import Pools
+from botpool.store.projects import Projects
 from botpool.store.pulls import Pulls
 from botpool.store.queue import Queue
 from botpool.store.replicas import Replicas
@@ -38,6 +39,7 @@ class Store:
         self.keys = Keys(database)
         self.listening = Listening(database)
         self.pools = Pools(database)
+        self.projects = Projects(database)
         self.pulls = Pulls(database)
         self.queue = Queue(database)
         self.replicas = Replicas(database)

@@ -121,8 +121,8 @@ DECLARE
 BEGIN
     RETURN QUERY EXECUTE concat(
         'SELECT * FROM bots WHERE id < ($1 ->> ''before'')::bigint',
-        CASE WHEN p_page ->> 'key_id' IS NOT NULL
-            THEN ' AND key_id = ($1 ->> ''key_id'')::bigint' END,
+        CASE WHEN p_page ->> 'project_id' IS NOT NULL
+            THEN ' AND project_id = ($1 ->> ''project_id'')::bigint' END,
         CASE WHEN p_page ->> 'platform' IS NOT NULL
             THEN ' AND platform = $1 ->> ''platform''' END,
         CASE WHEN p_page ->> 'statuses' IS NOT NULL

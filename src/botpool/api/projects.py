@@ -1,0 +1,163 @@
+"""Projects: what they may do, and what they do now."""
+
+from datetime import datetime
+from typing import Annotated, Self
+
+from fastapi import APIRouter, Path
+from pydantic import Field
+
+from botpool.access.projects import LONGEST_NAME, Projects
+from botpool.api.auth import TheAdmin, TheCaller
+from botpool.api.dependencies import TheStore
+from botpool.api.errors import documented
+from botpool.api.wire import Asked, Wire
+from botpool.errors import (
+    Forbidden,
+    InvalidRequest,
+    ProjectInUse,
+    ProjectNameTaken,
+    ProjectNotFound,
+    TooManyRequests,
+    Unauthorized,
+)
+from botpool.models.keys import ApiKey
+from botpool.models.projects import DEFAULT_PROJECT, Project, ProjectLimits
+from botpool.store import Store
+
+router = APIRouter(
+    prefix="/api/v1/projects",
+    tags=["projects"],
+    responses=documented(Unauthorized, Forbidden, InvalidRequest, TooManyRequests),
+)
+
+ProjectId = Annotated[int, Path(ge=1, le=2**63 - 1)]
+_Name = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME)]
+_Many = Annotated[int, Field(ge=0, le=2**31 - 1)]
+
+
+class Limits(Asked):
+    """What a project may do. Null is no limit."""
+
+    max_live_bots: _Many | None = Field(
+        default=None, description="How many bots it may have at once, those that wait included."
+    )
+    max_creations_per_minute: _Many | None = Field(
+        default=None, description="How many bots it may create within any 60 seconds."
+    )
+    max_duration_ms: Annotated[int, Field(ge=1, le=2**53)] | None = Field(
+        default=None,
+        description="How long its bots may stay. The `maxDurationMs` of a bot may be shorter.",
+    )
+
+
+class CreateProject(Asked):
+    """A project to be made."""
+
+    name: _Name
+    limits: Limits = Field(default_factory=Limits)
+
+
+class ChangeProject(Asked):
+    """What to change. What is left out stays as it is, also among the limits."""
+
+    name: _Name | None = None
+    limits: Limits | None = None
+
+
+class LimitsOut(Wire):
+    """What a project may do. Null is no limit."""
+
+    max_live_bots: int | None
+    max_creations_per_minute: int | None
+    max_duration_ms: int | None
+
+
+class ProjectNumbersOut(Wire):
+    """How many bots a project has. Today began at midnight, UTC."""
+
+    live: int = Field(description="Bots that haven't ended, those that wait included.")
+    waiting: int = Field(description="Bots in the queue.")
+    created_today: int
+    failed_today: int = Field(description="How many of those that were created today failed.")
+
+
+class ProjectOut(Wire):
+    """Who owns bots, keys and webhook endpoints."""
+
+    id: int
+    name: str
+    is_default: bool
+    limits: LimitsOut
+    numbers: ProjectNumbersOut
+    created_at: datetime
+
+    @classmethod
+    def of(cls, project: Project) -> Self:
+        """A project as it goes over the wire."""
+        limits, numbers = project.limits, project.numbers
+        return cls(
+            id=project.id,
+            name=project.name,
+            is_default=project.id == DEFAULT_PROJECT,
+            limits=LimitsOut(**{name: getattr(limits, name) for name in LimitsOut.model_fields}),
+            numbers=ProjectNumbersOut(
+                **{name: getattr(numbers, name) for name in ProjectNumbersOut.model_fields}
+            ),
+            created_at=project.created_at,
+        )
+
+
+class ProjectList(Wire):
+    """The projects that you may see, the oldest first."""
+
+    projects: list[ProjectOut]
+
+
+@router.get("")
+async def list_projects(caller: TheCaller, store: TheStore) -> ProjectList:
+    """Every project with its numbers. A client's key sees its own."""
+    if caller.project_id is not None:
+        return ProjectList(projects=[ProjectOut.of(await store.projects.get(caller.project_id))])
+    return ProjectList(projects=[ProjectOut.of(each) for each in await store.projects.all()])
+
+
+@router.post("", status_code=201, responses=documented(ProjectNameTaken))
+async def create_project(request: CreateProject, _: TheAdmin, store: TheStore) -> ProjectOut:
+    """Make a project. Then make keys for it."""
+    limits = ProjectLimits(**request.limits.model_dump())
+    return ProjectOut.of(await Projects(store).create(request.name, limits))
+
+
+@router.get("/{project_id}", responses=documented(ProjectNotFound))
+async def get_project(project_id: ProjectId, caller: TheCaller, store: TheStore) -> ProjectOut:
+    """One project, with its numbers."""
+    return ProjectOut.of(await visible_project(store, caller, project_id))
+
+
+@router.patch("/{project_id}", responses=documented(ProjectNotFound, ProjectNameTaken))
+async def change_project(
+    project_id: ProjectId, request: ChangeProject, _: TheAdmin, store: TheStore
+) -> ProjectOut:
+    """Change a project's name or limits. A lower limit ends no bot that lives."""
+    changes = request.limits.model_dump(exclude_unset=True) if request.limits else {}
+    if request.name is not None:
+        changes["name"] = request.name
+    return ProjectOut.of(await Projects(store).change(project_id, changes))
+
+
+@router.delete(
+    "/{project_id}", status_code=204, responses=documented(ProjectNotFound, ProjectInUse)
+)
+async def delete_project(project_id: ProjectId, _: TheAdmin, store: TheStore) -> None:
+    """Delete a project that has no live bot, with its ended bots, its keys and its webhooks.
+
+    The default project can't be deleted.
+    """
+    await Projects(store).delete(project_id)
+
+
+async def visible_project(store: Store, caller: ApiKey, project_id: int) -> Project:
+    """The project, if the caller may see it. Raises `ProjectNotFound`."""
+    if caller.project_id not in {None, project_id}:
+        raise ProjectNotFound(f"There is no project {project_id}.")
+    return await store.projects.get(project_id)

@@ -16,7 +16,9 @@ The first line of a class's docstring is its default message.
     │   ├── SlotNotFound
     │   ├── HostNotFound
     │   ├── KeyNotFound
-    │   └── ProjectNotFound
+    │   ├── ProjectNotFound
+    │   ├── WebhookNotFound
+    │   └── DeliveryNotFound
     ├── Unauthorized              the request has no valid key or token
     ├── Forbidden                 the key is valid, but not for this
     ├── TooManyRequests           the key is used too fast
@@ -48,6 +50,7 @@ The first line of a class's docstring is its default message.
         ├── TooManyCreations      the project has created as many bots in a minute as it may
         ├── ProjectNameTaken
         ├── ProjectInUse          it has a live bot, or is the default project
+        ├── WebhookPaused
         ├── IdempotencyMismatch   another request used this idempotency key
         └── DatabaseBusy          the rows are locked; trying again is safe
 """
@@ -126,6 +129,14 @@ class KeyNotFound(NotFound):
 
 class ProjectNotFound(NotFound):
     """There is no such project."""
+
+
+class WebhookNotFound(NotFound):
+    """There is no such webhook."""
+
+
+class DeliveryNotFound(NotFound):
+    """There is no such delivery."""
 
 
 class Unauthorized(BotpoolError):
@@ -323,6 +334,10 @@ class ProjectNameTaken(Refused):
 
 class ProjectInUse(Refused):
     """The project can't be deleted."""
+
+
+class WebhookPaused(Refused):
+    """The webhook is paused."""
 
 
 class IdempotencyMismatch(Refused):

@@ -72,7 +72,7 @@ async def opened(database: Database, **settings: Any) -> AsyncIterator[Api]:
             headers={"Authorization": f"Bearer {key}"},
         )
 
-    projects = [(await Projects(store).create(name)).id for name in ("a", "b")]
+    projects = [(await Projects(store).create(name))[0].id for name in ("a", "b")]
     texts = [
         (await keys.create("admin", Role.ADMIN))[1],
         *[(await keys.create("key", Role.CLIENT, project))[1] for project in projects],

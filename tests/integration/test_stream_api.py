@@ -175,7 +175,7 @@ async def test_an_admin_hears_of_every_change_as_it_happens(
 
 
 async def test_a_client_hears_of_its_own_bots_and_of_no_slots(scene: Scene, served: Served) -> None:
-    mine, theirs = [(await Projects(scene.store).create(name)).id for name in ("a", "b")]
+    mine, theirs = [(await Projects(scene.store).create(name))[0].id for name in ("a", "b")]
     made, key = await served.keys.create("key", Role.CLIENT, mine)
     async with served.stream(key) as stream:
         start = (await stream.block())["id"]

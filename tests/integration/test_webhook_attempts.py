@@ -100,7 +100,7 @@ async def test_no_answer_in_time_is_a_failure(post: Post) -> None:
     post.webhooks.attempt_seconds = 0.05
     bot = await post.told("/hangs")
     await post.webhooks.run_once()
-    (attempt,) = await post.store.webhooks.attempts(bot.id)
+    (attempt,) = await post.recorded(bot)
     assert (attempt.status, attempt.error) == (None, "no answer within 0.05 s")
     assert attempt.took_ms >= 50
 
@@ -121,7 +121,7 @@ async def test_an_endless_answer_is_not_read_to_its_end(post: Post) -> None:
         url = f"http://hooks.example.com:{server.sockets[0].getsockname()[1]}/"
         bot = (await post.create(callback_url=url)).bot
         await post.webhooks.run_once()
-    (attempt,) = await post.store.webhooks.attempts(bot.id)
+    (attempt,) = await post.recorded(bot)
     assert attempt.status == 200
 
 
@@ -129,7 +129,7 @@ async def test_a_private_address_is_refused_unless_allowed(database: Database) -
     async with new_post(database, allow_private_callbacks=False) as post:
         bot = await post.told()
         await post.webhooks.run_once()
-        (attempt,) = await post.store.webhooks.attempts(bot.id)
+        (attempt,) = await post.recorded(bot)
         assert attempt.error == "hooks.example.com has an address that is not public."
         assert post.receiver.receipts == []
 
@@ -147,7 +147,7 @@ async def test_the_server_name_of_tls_is_the_hosts(post: Post) -> None:
         bot = (await post.create(callback_url=url)).bot
         await post.webhooks.run_once()
     assert names == ["hooks.example.com"]
-    (attempt,) = await post.store.webhooks.attempts(bot.id)
+    (attempt,) = await post.recorded(bot)
     assert attempt.status is None, "it has no certificate for that name"
 
 
@@ -162,7 +162,7 @@ async def test_no_secret_is_logged(database: Database) -> None:
             await post.attempts(bot)
             bad = (await post.create(callback_url="http://hidden:hidden@[::/hidden")).bot
             await post.webhooks.run_once()
-            (attempt,) = await post.store.webhooks.attempts(bad.id)
+            (attempt,) = await post.recorded(bad)
             assert attempt.error == "InvalidURL"
     finally:
         structlog.reset_defaults()

@@ -156,7 +156,7 @@ async def test_what_is_received_verifies_with_the_installations_secret(post: Pos
     bot = await post.told("/a?b=c")
     assert await post.webhooks.run_once() == 1
     (receipt,) = post.receiver.receipts
-    secret = await post.store.webhooks.secret()
+    secret = await post.store.webhooks.installation_secret()
     payload = Webhook(secret).verify(receipt.body, receipt.headers)
     (delivery,) = await post.store.webhooks.deliveries(bot.id)
     assert payload == delivery.payload
@@ -183,7 +183,7 @@ async def test_the_attempt_is_recorded_and_its_delivery_closed(post: Post) -> No
     await post.webhooks.run_once()
     (delivery,) = await post.store.webhooks.deliveries(bot.id)
     assert (delivery.delivered_at, delivery.given_up_at, delivery.attempts) == (now, None, 1)
-    (attempt,) = await post.store.webhooks.attempts(bot.id)
+    (attempt,) = await post.recorded(bot)
     assert (attempt.number, attempt.status, attempt.error) == (1, 204, None)
     assert attempt.at == now
     assert await post.webhooks.run_once() == 0
@@ -260,8 +260,9 @@ async def test_a_host_has_no_more_than_its_share(post: Post) -> None:
 async def test_a_host_that_has_its_share_is_passed_over_however_much_it_has(post: Post) -> None:
     bot = await post.told()
     await post.database.execute(
-        "INSERT INTO webhook_deliveries (bot_id, transition_id, callback_url, payload, created_at,"
-        " next_attempt_at) SELECT bot_id, 0, url, payload, created_at, created_at - late"
+        "INSERT INTO webhook_deliveries (project_id, bot_id, type, url, payload, created_at,"
+        " next_attempt_at) SELECT project_id, bot_id, type, more.url, payload, created_at,"
+        " created_at - late"
         " FROM webhook_deliveries, (SELECT 'https://full.example.com/', interval '1 hour'"
         " FROM generate_series(1, 1001) UNION ALL SELECT 'http://Free.example.com:81?a', '0'"
         " UNION ALL SELECT 'http://[::1]:81/', '0') more (url, late) WHERE bot_id = $1",
@@ -307,7 +308,7 @@ class StalledWebhooks(Webhooks):
         super().__init__(database)
         self.going_on = asyncio.Event()
 
-    async def record_attempt(self, *args: Any, **options: Any) -> bool:
+    async def record_attempt(self, *args: Any, **options: Any) -> str:
         await self.going_on.wait()
         return await super().record_attempt(*args, **options)
 
@@ -334,7 +335,7 @@ async def test_one_killed_between_post_and_record_is_posted_again_by_another(pos
     going_on.set()
     await killing
     assert killed.counts == {"lost": 1}
-    assert [attempt.number for attempt in await post.store.webhooks.attempts(bot.id)] == [1]
+    assert [attempt.number for attempt in await post.recorded(bot)] == [1]
 
 
 async def test_a_replica_that_is_stopped_hands_over_at_once(post: Post) -> None:
@@ -344,7 +345,7 @@ async def test_a_replica_that_is_stopped_hands_over_at_once(post: Post) -> None:
     async with running_webhooks(post.webhooks, post.database):
         await post.receiver.until(1)
     assert post.webhooks.busy == 0
-    assert await post.store.webhooks.attempts(bot.id) == []
+    assert await post.recorded(bot) == []
     post.receiver.hanging = set()
     assert await post.replica().run_once() == 1
     assert len({receipt.id for receipt in post.receiver.receipts}) == 1
@@ -358,7 +359,7 @@ async def test_a_replica_that_is_stopped_finishes_what_is_nearly_done(post: Post
         await post.receiver.until(1)
         webhooks.stop()
         going_on.set()
-    assert [attempt.status for attempt in await post.store.webhooks.attempts(bot.id)] == [204]
+    assert [attempt.status for attempt in await post.recorded(bot)] == [204]
 
 
 async def test_a_change_wakes_the_replica_that_delivers(database: Database) -> None:

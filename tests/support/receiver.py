@@ -122,7 +122,15 @@ class Post(Scene):
             )
             if due is not None:
                 await self.store.installation.set_virtual_time(due)
-        return await self.store.webhooks.attempts(bot.id)
+        return await self.recorded(bot)
+
+    async def recorded(self, bot: Bot) -> list[WebhookAttempt]:
+        """Every attempt to tell of a bot, in the order of what is told."""
+        return [
+            attempt
+            for delivery in await self.store.webhooks.deliveries(bot.id)
+            for attempt in await self.store.webhooks.attempts(delivery.id)
+        ]
 
 
 async def loopback(name: str, port: int) -> Sequence[str]:

@@ -15,6 +15,7 @@ from botpool.errors import (
     ProjectNotFound,
 )
 from botpool.models.projects import DEFAULT_PROJECT, ProjectLimits
+from botpool.models.webhooks import new_secret
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,14 +32,19 @@ class Projects:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    async def create(self, name: str, limits: ProjectLimits | None = None) -> Project:
-        """A new project. Raises `InvalidRequest` for an unfit name, and `ProjectNameTaken`."""
+    async def create(self, name: str, limits: ProjectLimits | None = None) -> tuple[Project, str]:
+        """A new project, and the secret that signs what its bots' callback URLs get.
+
+        The secret can't be shown again. Raises `InvalidRequest` for an unfit name, and
+        `ProjectNameTaken`.
+        """
         _check_name(name)
+        secret = new_secret()
         try:
-            project_id = await self._store.projects.add(name, limits or ProjectLimits())
+            project_id = await self._store.projects.add(name, limits or ProjectLimits(), secret)
         except ConstraintViolated as error:
             raise _refused(name, error) from error
-        return await self._store.projects.get(project_id)
+        return await self._store.projects.get(project_id), secret
 
     async def change(self, project_id: int, changes: Mapping[str, str | int | None]) -> Project:
         """Change a project's `name`, or limits by their names; `None` is no limit.

@@ -19,6 +19,7 @@ from botpool.api import (
     projects,
     runtime,
     stream,
+    webhooks,
 )
 from botpool.api.docs import add_docs, operation_id
 from botpool.api.errors import add_error_handlers, documented_everywhere
@@ -67,6 +68,7 @@ def create_app(
     app.include_router(pools.router)
     app.include_router(projects.router)
     app.include_router(keys_router)
+    app.include_router(webhooks.router)
     app.include_router(runtime.router)
     app.include_router(home.router)
     app.include_router(health.router)

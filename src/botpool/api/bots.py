@@ -27,6 +27,7 @@ from botpool.errors import (
     CallbackInvalid,
     CallbackPrivate,
     DuplicateBot,
+    DurationTooLong,
     Forbidden,
     IdempotencyMismatch,
     InvalidCursor,
@@ -159,14 +160,14 @@ async def list_bots(
     limit: Limit = 50,
 ) -> BotList:
     """List the bots that you may see, newest first."""
-    if not _may_see(caller, project_id):
+    if not caller.may_see(project_id):
         return BotList(bots=[])
     (before,) = (_LARGEST_ID,) if cursor is None else place_of(cursor, whole_number)
     found = await store.bots.page(
         BotPage(
             before=before,
             limit=limit + 1,
-            project_id=project_id if caller.project_id is None else caller.project_id,
+            project_id=caller.project_id or project_id,
             platform=platform,
             statuses=status,
             container_ref=container_ref,
@@ -236,19 +237,14 @@ async def visible(store: Store, caller: ApiKey, bot_id: int) -> Bot:
     if not 0 <= bot_id <= _LARGEST_ID:
         raise BotNotFound(f"There is no bot {bot_id}.")
     bot = await store.bots.get(bot_id)
-    if not _may_see(caller, bot.project_id):
+    if not caller.may_see(bot.project_id):
         raise BotNotFound(f"There is no bot {bot_id}.")
     return bot
 
 
-def _may_see(caller: ApiKey, project_id: int | None) -> bool:
-    """Whether the caller may see a project's bots; of no project in particular, its own."""
-    return caller.project_id is None or project_id in {None, caller.project_id}
-
-
 def _project_of(caller: ApiKey, asked: int | None) -> int:
     """The project of a new bot. Raises `ProjectNotFound` for one that the caller may not see."""
-    if not _may_see(caller, asked):
+    if not caller.may_see(asked):
         raise ProjectNotFound(f"There is no project {asked}.")
     return asked or caller.project_id or DEFAULT_PROJECT
 

@@ -26,6 +26,7 @@ from botpool.errors import (
     CallbackPrivate,
     DatabaseBusy,
     DatabaseUnreachable,
+    DeliveryNotFound,
     DuplicateBot,
     DurationTooLong,
     Forbidden,
@@ -49,6 +50,8 @@ from botpool.errors import (
     TooManyCreations,
     TooManyRequests,
     Unauthorized,
+    WebhookNotFound,
+    WebhookPaused,
 )
 from botpool.logs import log_failure
 
@@ -80,6 +83,9 @@ _KINDS: Mapping[type[BotpoolError], _Kind] = {
     HostNotFound: _Kind(HTTPStatus.NOT_FOUND, "host_not_found"),
     KeyNotFound: _Kind(HTTPStatus.NOT_FOUND, "key_not_found"),
     ProjectNotFound: _Kind(HTTPStatus.NOT_FOUND, "project_not_found"),
+    WebhookNotFound: _Kind(HTTPStatus.NOT_FOUND, "webhook_not_found"),
+    DeliveryNotFound: _Kind(HTTPStatus.NOT_FOUND, "delivery_not_found"),
+    WebhookPaused: _Kind(HTTPStatus.CONFLICT, "webhook_paused"),
     ProjectNameTaken: _Kind(HTTPStatus.CONFLICT, "project_name_taken"),
     ProjectInUse: _Kind(HTTPStatus.CONFLICT, "project_in_use"),
     TooManyBots: _Kind(HTTPStatus.TOO_MANY_REQUESTS, "too_many_bots"),

@@ -100,11 +100,10 @@ async def list_keys(
     project_id: Annotated[int | None, Query(alias="projectId", ge=1, le=_LARGEST)] = None,
 ) -> KeyList:
     """Every key, and when it was last used. A client's key sees those of its project."""
-    if caller.project_id is not None:
-        if project_id not in {None, caller.project_id}:
-            return KeyList(keys=[])
-        project_id = caller.project_id
-    return KeyList(keys=[KeyOut.of(key) for key in await store.keys.all(project_id)])
+    if not caller.may_see(project_id):
+        return KeyList(keys=[])
+    found = await store.keys.all(caller.project_id or project_id)
+    return KeyList(keys=[KeyOut.of(key) for key in found])
 
 
 @router.post("", status_code=201, responses=documented(ProjectNotFound))

@@ -1,15 +1,16 @@
 """Projects: what they may do, and what they do now."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Annotated, Self
 
-from fastapi import APIRouter, Path
+from fastapi import APIRouter, Path, Response
 from pydantic import Field
 
 from botpool.access.projects import LONGEST_NAME, Projects
 from botpool.api.auth import TheAdmin, TheCaller
-from botpool.api.dependencies import TheStore
+from botpool.api.dependencies import TheSettings, TheStore
 from botpool.api.errors import documented
+from botpool.api.webhooks import NewSecretOut, RotateSecret
 from botpool.api.wire import Asked, Wire
 from botpool.errors import (
     Forbidden,
@@ -20,6 +21,7 @@ from botpool.errors import (
     TooManyRequests,
     Unauthorized,
 )
+from botpool.feed.endpoints import Endpoints
 from botpool.models.keys import ApiKey
 from botpool.models.projects import DEFAULT_PROJECT, Project, ProjectLimits
 from botpool.store import Store
@@ -107,6 +109,13 @@ class ProjectOut(Wire):
         )
 
 
+class NewProjectOut(Wire):
+    """A new project, and its webhook secret. It can't be shown again."""
+
+    project: ProjectOut
+    webhook_secret: str = Field(description="Signs what its bots' callback URLs get: `whsec_…`.")
+
+
 class ProjectList(Wire):
     """The projects that you may see, the oldest first."""
 
@@ -122,10 +131,14 @@ async def list_projects(caller: TheCaller, store: TheStore) -> ProjectList:
 
 
 @router.post("", status_code=201, responses=documented(ProjectNameTaken))
-async def create_project(request: CreateProject, _: TheAdmin, store: TheStore) -> ProjectOut:
-    """Make a project. Then make keys for it."""
+async def create_project(
+    request: CreateProject, response: Response, _: TheAdmin, store: TheStore
+) -> NewProjectOut:
+    """Make a project. Then make keys for it. The answer has a secret that can't be shown again."""
+    response.headers["Cache-Control"] = "no-store"
     limits = ProjectLimits(**request.limits.model_dump())
-    return ProjectOut.of(await Projects(store).create(request.name, limits))
+    project, secret = await Projects(store).create(request.name, limits)
+    return NewProjectOut(project=ProjectOut.of(project), webhook_secret=secret)
 
 
 @router.get("/{project_id}", responses=documented(ProjectNotFound))
@@ -156,8 +169,28 @@ async def delete_project(project_id: ProjectId, _: TheAdmin, store: TheStore) ->
     await Projects(store).delete(project_id)
 
 
+@router.post("/{project_id}/rotate-secret", status_code=201, responses=documented(ProjectNotFound))
+async def rotate_project_secret(
+    project_id: ProjectId,
+    response: Response,
+    caller: TheCaller,
+    store: TheStore,
+    settings: TheSettings,
+    request: RotateSecret | None = None,
+) -> NewSecretOut:
+    """Sign what a project's bots' callback URLs get with a new secret, which is shown once.
+
+    For a while every message has two signatures: one by the old secret, too.
+    """
+    await visible_project(store, caller, project_id)
+    response.headers["Cache-Control"] = "no-store"
+    overlap = timedelta(milliseconds=(request or RotateSecret()).overlap_ms)
+    secret = await Endpoints(store, settings).rotate_project_secret(project_id, overlap)
+    return NewSecretOut(secret=secret)
+
+
 async def visible_project(store: Store, caller: ApiKey, project_id: int) -> Project:
     """The project, if the caller may see it. Raises `ProjectNotFound`."""
-    if caller.project_id not in {None, project_id}:
+    if not caller.may_see(project_id):
         raise ProjectNotFound(f"There is no project {project_id}.")
     return await store.projects.get(project_id)

@@ -17,6 +17,7 @@ from botpool.cli.serve import ServeRole, serve
 from botpool.cli.slots import app as slots_app
 from botpool.cli.start import start
 from botpool.cli.status import status
+from botpool.cli.webhooks import app as webhooks_app
 from botpool.engines import check_engine
 from botpool.errors import BotpoolError, DatabaseUnreachable, SetupError
 from botpool.pool import Pool
@@ -41,6 +42,7 @@ app = typer.Typer(
 
 app.add_typer(keys_app)
 app.add_typer(projects_app)
+app.add_typer(webhooks_app)
 app.add_typer(slots_app)
 
 

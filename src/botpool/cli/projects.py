@@ -7,6 +7,7 @@ import dataclasses
 import json
 import re
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,6 +17,7 @@ from rich.text import Text
 
 from botpool.access.projects import Projects
 from botpool.cli.start import start
+from botpool.feed.endpoints import OVERLAP, Endpoints
 from botpool.models.projects import ProjectLimits
 from botpool.store import Store, check_schema, open_database
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from botpool.models.projects import Project
+    from botpool.settings import Settings
 
 app = typer.Typer(
     name="projects",
@@ -69,8 +72,25 @@ def create(
         max_creations_per_minute=max_creations_per_minute,
         max_duration_ms=max_duration_ms,
     )
-    project = asyncio.run(_create(name, ProjectLimits(**given)))
+    project, secret = asyncio.run(_create(name, ProjectLimits(**given)))
     typer.echo(f"created project {project.id}: {project.name}")
+    typer.echo(f"Its callback URLs get what this secret signs; it can't be shown again: {secret}")
+
+
+@app.command("rotate-secret")
+def rotate_secret(
+    name: Name,
+    overlap_hours: Annotated[
+        float, typer.Option(min=0, max=720, help="How long the old secret signs beside the new.")
+    ] = OVERLAP / timedelta(hours=1),
+) -> None:
+    """Replace the secret that signs what callback URLs get, and print the new one."""
+    typer.echo(asyncio.run(_rotate_secret(name, timedelta(hours=overlap_hours))))
+    typer.echo(
+        f"The old secret signs, too, for another {overlap_hours:g} hours. Keep the new one: it"
+        " can't be shown again.",
+        err=True,
+    )
 
 
 @app.command()
@@ -114,35 +134,42 @@ def _limits(**given: str | None) -> dict[str, int | None]:
 
 
 async def _list() -> list[Project]:
-    async with _opened() as store:
+    async with _opened() as (store, _):
         return await store.projects.all()
 
 
 async def _get(name: str) -> Project:
-    async with _opened() as store:
+    async with _opened() as (store, _):
         return await store.projects.get(await store.projects.id_of(name))
 
 
-async def _create(name: str, limits: ProjectLimits) -> Project:
-    async with _opened() as store:
+async def _rotate_secret(name: str, overlap: timedelta) -> str:
+    async with _opened() as (store, settings):
+        project_id = await store.projects.id_of(name)
+        return await Endpoints(store, settings).rotate_project_secret(project_id, overlap)
+
+
+async def _create(name: str, limits: ProjectLimits) -> tuple[Project, str]:
+    async with _opened() as (store, _):
         return await Projects(store).create(name, limits)
 
 
 async def _change(name: str, changes: dict[str, str | int | None]) -> Project:
-    async with _opened() as store:
+    async with _opened() as (store, _):
         return await Projects(store).change(await store.projects.id_of(name), changes)
 
 
 async def _delete(name: str) -> None:
-    async with _opened() as store:
+    async with _opened() as (store, _):
         await Projects(store).delete(await store.projects.id_of(name))
 
 
 @asynccontextmanager
-async def _opened() -> AsyncIterator[Store]:
-    async with open_database(start()) as database:
+async def _opened() -> AsyncIterator[tuple[Store, Settings]]:
+    settings = start()
+    async with open_database(settings) as database:
         await check_schema(database)
-        yield Store(database)
+        yield Store(database), settings
 
 
 def _show(projects: Sequence[Project], *, as_json: bool) -> None:

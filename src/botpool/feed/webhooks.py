@@ -1,10 +1,11 @@
-"""Webhooks: every change of a bot's status, posted to the bot's callback URL.
+"""Webhooks: what happens to bots, posted to their callback URLs and to their projects' endpoints.
 
-The database writes a delivery with each change. This reserves the deliveries that are due, for a
+The database writes a delivery with each event. This reserves the deliveries that are due, for a
 time that expires, posts them, and records each attempt. A delivery is posted at least once: if a
 replica is killed between posting and recording, it is posted again, with the same `webhook-id`. The
-deliveries of a bot are posted in order, the next one when the previous one is delivered or given
-up. Any number of replicas may run, and no transaction is open while a receiver is called.
+deliveries of a bot to one place are posted in order, the next one when the previous one is
+delivered or given up. Any number of replicas may run, and no transaction is open while a receiver
+is called.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import logging
 import random
 from collections import Counter
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import httpx
@@ -24,6 +26,7 @@ from standardwebhooks import Webhook
 from botpool import __version__
 from botpool.errors import AddressRefused, BotpoolError
 from botpool.feed.addresses import PinnedTransport
+from botpool.feed.endpoints import installation_secret
 from botpool.logs import log_failure
 from botpool.models.replicas import new_replica_name
 from botpool.models.webhooks import WebhookAttempt
@@ -34,7 +37,7 @@ from botpool.tasks.finish import finish
 from botpool.tasks.loop import Loop
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
 
     from botpool.feed.addresses import Resolve
     from botpool.models.webhooks import DueWebhook
@@ -45,6 +48,9 @@ _log: structlog.stdlib.BoundLogger = structlog.get_logger("botpool")
 
 RETRY_SECONDS = (5, 30, 120, 600, 1800, 3600, 7200, 14400, 28800, 28800)
 """About how long to wait after each failed attempt. After one more, a delivery is given up."""
+
+PAUSE_AFTER = timedelta(days=3)
+"""An endpoint at which every attempt has failed for so long is paused."""
 
 _ATTEMPT_SECONDS = 15.0
 _MOST_AT_A_TIME = 500
@@ -71,7 +77,7 @@ class Webhooks:
         self._resolve = resolve
         self._replica = replica or new_replica_name()
         self._random = random.Random(seed)  # noqa: S311 - spreads retries
-        self._signer: Webhook | None = None
+        self._installation_secret: str | None = None
         self._transport: PinnedTransport | None = None
         self._loop = Loop(
             self._look,
@@ -149,7 +155,8 @@ class Webhooks:
         free = self.most_at_a_time - len(self._under_way)
         if free <= 0:
             return 0
-        signer = await self._get_signer()
+        if self._installation_secret is None:
+            self._installation_secret = await installation_secret(self._store, self._settings)
         # Nothing taken waits for its turn, so no reservation needs to be renewed.
         ttl_ms = self.attempt_seconds * 1000 + self._settings.reservation_ttl_ms
         hosts = list(self._under_way.values())
@@ -157,18 +164,10 @@ class Webhooks:
             self._replica, ttl_ms, free, hosts, self.most_at_a_host
         )
         for webhook in taken:
-            task = asyncio.create_task(self._deliver(webhook, signer))
+            task = asyncio.create_task(self._deliver(webhook))
             self._under_way[task] = webhook.host
             task.add_done_callback(self._delivery_ended)
         return len(taken)
-
-    async def _get_signer(self) -> Webhook:
-        if self._signer is None:
-            chosen = self._settings.webhook_secret
-            self._signer = Webhook(
-                await self._store.webhooks.secret() if chosen is None else chosen.get_secret_value()
-            )
-        return self._signer
 
     def _delivery_ended(self, task: asyncio.Task[None]) -> None:
         del self._under_way[task]
@@ -183,10 +182,10 @@ class Webhooks:
                 kind=type(error).__name__,
             )
 
-    async def _deliver(self, webhook: DueWebhook, signer: Webhook) -> None:
+    async def _deliver(self, webhook: DueWebhook) -> None:
         """Post a delivery that we have reserved, and record the attempt."""
         try:
-            attempt = await self._attempt(webhook, signer)
+            attempt = await self._attempt(webhook)
         except asyncio.CancelledError:
             await finish(
                 self._store.webhooks.give_back(webhook.id, self._replica),
@@ -195,25 +194,25 @@ class Webhooks:
             raise
         await finish(self._record(webhook, attempt), seconds=self.shutdown_seconds)
 
-    async def _attempt(self, webhook: DueWebhook, signer: Webhook) -> WebhookAttempt:
+    async def _attempt(self, webhook: DueWebhook) -> WebhookAttempt:
         clock = asyncio.get_running_loop()
         started = clock.time()
-        status, error = await self._post(webhook, signer)
+        status, error = await self._post(webhook)
         return WebhookAttempt(
             delivery_id=webhook.id,
-            number=webhook.attempts + 1,
+            number=webhook.tries + 1,
             at=webhook.read_at,
             status=status,
             error=error,
             took_ms=round((clock.time() - started) * 1000),
         )
 
-    async def _post(self, webhook: DueWebhook, signer: Webhook) -> tuple[int | None, str | None]:
+    async def _post(self, webhook: DueWebhook) -> tuple[int | None, str | None]:
         """Post once. Returns the status of the answer, or why there was none."""
         status = None
         try:
             async with asyncio.timeout(self.attempt_seconds):
-                response = await self._send(_signed_request(webhook, signer))
+                response = await self._send(_signed_request(webhook, self._signers(webhook)))
                 try:
                     status = response.status_code
                     await _read_a_little(response)
@@ -231,6 +230,10 @@ class Webhooks:
         # An error after the status doesn't change the status.
         return (None, error) if status is None else (status, None)
 
+    def _signers(self, webhook: DueWebhook) -> Sequence[Webhook]:
+        """What signs a delivery: two while a secret is rotated."""
+        return [Webhook(secret) for secret in webhook.secrets or (self._installation_secret or "",)]
+
     async def _send(self, request: httpx.Request) -> httpx.Response:
         if self._transport is None:
             raise RuntimeError("webhooks are only delivered within `run` and `run_once`")
@@ -240,9 +243,14 @@ class Webhooks:
         """Record an attempt, and log it without the URL, which may contain a secret."""
         delivered = attempt.status is not None and 200 <= attempt.status < 300  # noqa: PLR2004
         retry_in_ms = None if delivered else self._retry_in_ms(attempt)
-        ours = await self._store.webhooks.record_attempt(
-            attempt, self._replica, delivered=delivered, retry_in_ms=retry_in_ms
+        recorded = await self._store.webhooks.record_attempt(
+            attempt,
+            self._replica,
+            delivered=delivered,
+            retry_in_ms=retry_in_ms,
+            pause_after_ms=PAUSE_AFTER // timedelta(milliseconds=1),
         )
+        ours = recorded != "lost"
         outcome = _outcome(ours=ours, delivered=delivered, again=retry_in_ms is not None)
         self.counts[outcome] += 1
         log = _log.debug if delivered and ours else _log.warning
@@ -258,6 +266,12 @@ class Webhooks:
             took_ms=attempt.took_ms,
             retry_in_ms=retry_in_ms,
         )
+        if recorded == "paused":
+            _log.warning(
+                "a webhook endpoint is paused: everything sent there failed for days",
+                endpoint_id=webhook.endpoint_id,
+                host=webhook.host,
+            )
 
     def _retry_in_ms(self, attempt: WebhookAttempt) -> int | None:
         """How long to wait after a failed attempt; `None` if there is no further one."""
@@ -275,19 +289,22 @@ def _outcome(*, ours: bool, delivered: bool, again: bool) -> str:
     return "failed" if again else "given_up"
 
 
-def _signed_request(webhook: DueWebhook, signer: Webhook) -> httpx.Request:
-    """The request, signed as Standard Webhooks defines it."""
+def _signed_request(webhook: DueWebhook, signers: Sequence[Webhook]) -> httpx.Request:
+    """The request, signed as Standard Webhooks defines it: once with each secret."""
     body = orjson.dumps(webhook.payload)
+    signatures = [
+        signer.sign(webhook.message_id, webhook.read_at, body.decode()) for signer in signers
+    ]
     return httpx.Request(
         "POST",
-        webhook.callback_url,
+        webhook.url,
         content=body,
         headers={
             "content-type": "application/json",
             "user-agent": f"botpool/{__version__}",
             "webhook-id": webhook.message_id,
             "webhook-timestamp": str(int(webhook.read_at.timestamp())),
-            "webhook-signature": signer.sign(webhook.message_id, webhook.read_at, body.decode()),
+            "webhook-signature": " ".join(signatures),
         },
     )
 

@@ -32,6 +32,10 @@ class ApiKey:
     last_used_at: datetime | None
     expires_at: datetime | None
 
+    def may_see(self, project_id: int | None) -> bool:
+        """Whether it may see what belongs to a project. `None` is its own, or all."""
+        return self.project_id is None or project_id in {None, self.project_id}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownKey:

@@ -20,7 +20,7 @@ from botpool.states import (
     SlotStatus,
     bot_sources,
 )
-from botpool.store.installation import FEED
+from botpool.store.installation import FEED, WEBHOOKS
 from botpool.tasks.batches import Batcher
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ class Assignments:
         if not await self._store.bots.add_events(slot_id, lease, events, _MOST_EVENTS):
             await self._leases.check(slot_id, lease, assigned=True)
             raise StaleLease
-        self._publisher.wake(FEED)
+        self._publisher.wake(FEED, WEBHOOKS)
 
     async def add_log_lines(
         self, slot_id: int, lease: int, lines: Sequence[tuple[str, str]]

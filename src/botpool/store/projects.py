@@ -43,9 +43,12 @@ class Projects:
         project_id: int = row["id"]
         return project_id
 
-    async def add(self, name: str, limits: ProjectLimits) -> int:
-        """Add a project, and return its id. Raises `ConstraintViolated` if its name is taken."""
-        (row,) = await self._queries.rows("add", name, limits)
+    async def add(self, name: str, limits: ProjectLimits, secret: str) -> int:
+        """Add a project with its webhook secret, and return its id.
+
+        Raises `ConstraintViolated` if its name is taken.
+        """
+        (row,) = await self._queries.rows("add", name, limits, secret)
         project_id: int = row["id"]
         return project_id
 

@@ -26,11 +26,16 @@ ORDER BY p.id;
 SELECT id FROM projects WHERE name = $1;
 
 -- name: add
--- Add a project with a name and limits ($2).
-INSERT INTO projects (name, max_live_bots, max_creations_per_minute, max_duration_ms, created_at)
-SELECT $1, max_live_bots, max_creations_per_minute, max_duration_ms, botpool_now()
-FROM jsonb_populate_record(NULL::projects, $2::jsonb)
-RETURNING id;
+-- Add a project with a name, limits ($2), and the secret that signs what its bots' callbacks get.
+WITH added AS (
+    INSERT INTO projects (name, max_live_bots, max_creations_per_minute, max_duration_ms, created_at)
+    SELECT $1, max_live_bots, max_creations_per_minute, max_duration_ms, botpool_now()
+    FROM jsonb_populate_record(NULL::projects, $2::jsonb)
+    RETURNING *
+)
+INSERT INTO webhook_secrets (project_id, secret, created_at)
+SELECT id, $3, created_at FROM added
+RETURNING project_id AS id;
 
 -- name: change
 -- Change what $2 has of a project: its name, its limits.

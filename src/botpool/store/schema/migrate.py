@@ -47,6 +47,8 @@ _TABLES = (
     "transitions",
     "webhook_attempts",
     "webhook_deliveries",
+    "webhook_endpoints",
+    "webhook_secrets",
 )
 _FUNCTIONS = (
     "guards",

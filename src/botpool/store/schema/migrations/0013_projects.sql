@@ -79,3 +79,66 @@ CREATE UNIQUE INDEX bots_deduplication ON bots (project_id, deduplication_key)
 -- The bots of a project, newest first; and those that live, which a limit counts.
 CREATE INDEX bots_project ON bots (project_id, id);
 CREATE INDEX bots_live ON bots (project_id) WHERE ended_at IS NULL;
+
+-- Webhooks: where a project wants its events posted to, beside the callbacks of single bots.
+CREATE TABLE webhook_endpoints (
+    id            bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    project_id    bigint NOT NULL REFERENCES projects (id) ON DELETE CASCADE,
+    url           text NOT NULL,
+    description   text NOT NULL,
+    event_types   text[] NOT NULL CHECK (cardinality(event_types) > 0),
+    created_at    timestamptz NOT NULL,
+    -- Since when nothing was delivered, if the last attempt failed.
+    failing_since timestamptz,
+    -- Nothing is sent there while it is paused.
+    paused_at     timestamptz,
+    pause_reason  text,
+    CONSTRAINT endpoint_pause CHECK ((paused_at IS NULL) = (pause_reason IS NULL))
+);
+CREATE INDEX webhook_endpoints_project ON webhook_endpoints (project_id);
+
+-- What deliveries are signed with: of an endpoint, or of a project for the callbacks of its bots. As they
+-- are: a signature is made with them. The last one has no end; the one before is valid beside it for a while.
+-- A project without one is from before, and its deliveries are signed with the installation's.
+CREATE TABLE webhook_secrets (
+    id          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    project_id  bigint REFERENCES projects (id) ON DELETE CASCADE,
+    endpoint_id bigint REFERENCES webhook_endpoints (id) ON DELETE CASCADE,
+    secret      text NOT NULL,
+    created_at  timestamptz NOT NULL,
+    expires_at  timestamptz,
+    CONSTRAINT secret_owner CHECK (num_nonnulls(project_id, endpoint_id) = 1)
+);
+CREATE UNIQUE INDEX webhook_secrets_last
+    ON webhook_secrets (coalesce(project_id, 0), coalesce(endpoint_id, 0)) WHERE expires_at IS NULL;
+CREATE INDEX webhook_secrets_project ON webhook_secrets (project_id);
+CREATE INDEX webhook_secrets_endpoint ON webhook_secrets (endpoint_id);
+
+ALTER TABLE webhook_deliveries
+    -- NULL: it goes to the bot's callback.
+    ADD COLUMN endpoint_id bigint REFERENCES webhook_endpoints (id) ON DELETE CASCADE,
+    ADD COLUMN project_id  bigint,
+    ADD COLUMN type        text NOT NULL DEFAULT 'bot.status_changed',
+    -- How many attempts were made since it was written or sent again.
+    ADD COLUMN tries       integer NOT NULL DEFAULT 0,
+    -- It was sent again on request: it waits for no other delivery, and none waits for it.
+    ADD COLUMN resent_at   timestamptz;
+ALTER TABLE webhook_deliveries RENAME COLUMN callback_url TO url;
+UPDATE webhook_deliveries d SET project_id = b.project_id, tries = attempts
+FROM bots b WHERE b.id = d.bot_id;
+ALTER TABLE webhook_deliveries
+    ALTER COLUMN project_id SET NOT NULL,
+    ALTER COLUMN type DROP DEFAULT,
+    -- What a bot reported is no transition, and where an endpoint is, is known when it is sent.
+    ALTER COLUMN transition_id DROP NOT NULL,
+    ALTER COLUMN url DROP NOT NULL,
+    ADD CONSTRAINT delivery_place CHECK ((endpoint_id IS NULL) = (url IS NOT NULL));
+-- What is open of a bot, in order, for each place that it goes to.
+CREATE INDEX webhook_deliveries_open ON webhook_deliveries (bot_id, coalesce(endpoint_id, 0), id)
+    WHERE next_attempt_at IS NOT NULL AND resent_at IS NULL;
+-- Lists.
+CREATE INDEX webhook_deliveries_project ON webhook_deliveries (project_id, id);
+CREATE INDEX webhook_deliveries_endpoint ON webhook_deliveries (endpoint_id, id)
+    WHERE endpoint_id IS NOT NULL;
+
+DROP FUNCTION IF EXISTS record_attempt(jsonb, text, boolean, double precision);

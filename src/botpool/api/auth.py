@@ -26,6 +26,7 @@ COOKIE = "botpool"
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("botpool.api")
 
 _CHANGES_NOTHING = frozenset({"GET", "HEAD", "OPTIONS"})
+_SESSIONS = "/api/v1/sessions"
 # These answers contain the key, or a page that must not be shown after signing out: no cache may
 # keep them.
 _PRIVATE = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
@@ -74,12 +75,18 @@ async def caller(
     if bearer is None:
         _refuse_forgery(request)
     limits.take(key)
-    if key.role is Role.VIEWER and request.method not in _CHANGES_NOTHING:
-        raise Forbidden("A viewer's key changes nothing.")
+    refuse_change(request, key)
     return key
 
 
 TheCaller = Annotated[ApiKey, Depends(caller)]
+
+
+def refuse_change(request: Request, key: ApiKey) -> None:
+    """Raise `Forbidden` if a viewer's request changes something, other than its own sessions."""
+    changes = request.method not in _CHANGES_NOTHING
+    if key.role is Role.VIEWER and changes and not request.url.path.startswith(_SESSIONS):
+        raise Forbidden("A viewer's key changes nothing.")
 
 
 def admin(key: TheCaller) -> ApiKey:

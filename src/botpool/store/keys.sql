@@ -14,7 +14,7 @@ SELECT * FROM api_keys WHERE $1::bigint IS NULL OR project_id = $1 ORDER BY id;
 -- The keys with these digests ($1) or ids ($2), but for those that work no more.
 SELECT *, botpool_now() AS read_at FROM api_keys
 WHERE (digest = ANY ($1::bytea[]) OR id = ANY ($2::bigint[]))
-    AND (expires_at IS NULL OR expires_at > botpool_now());
+    AND key_works(api_keys);
 
 -- name: revoke
 -- Let a key open nothing any more. One that worked no more before keeps its time.
@@ -27,7 +27,7 @@ RETURNING *;
 WITH old AS (
     UPDATE api_keys
     SET expires_at = least(expires_at, botpool_now() + $4::bigint * interval '1 millisecond')
-    WHERE id = $1 AND (expires_at IS NULL OR expires_at > botpool_now())
+    WHERE id = $1 AND key_works(api_keys)
     RETURNING *
 )
 INSERT INTO api_keys (name, role, project_id, digest, prefix, created_at)

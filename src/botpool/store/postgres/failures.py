@@ -18,6 +18,7 @@ from botpool.errors import (
     DatabaseUnfit,
     DatabaseUnreachable,
     InvalidRequest,
+    SchemaUnfit,
     SettingsInvalid,
     SetupError,
     StaleLease,
@@ -42,6 +43,9 @@ _OURS: tuple[tuple[str, type[BotpoolError]], ...] = (
     ("3D", DatabaseUnreachable),  # it doesn't have the database
     ("40", DatabaseBusy),  # such as deadlocks
     ("42501", DatabaseUnfit),  # the user lacks a right
+    ("42703", SchemaUnfit),  # a column is not there: a newer botpool has migrated the database
+    ("42883", SchemaUnfit),  # nor a function
+    ("42P01", SchemaUnfit),  # nor a table
     ("53", DatabaseUnreachable),  # too many connections, a full disk
     ("55P03", DatabaseBusy),  # a lock could not be acquired in time
     ("57", DatabaseUnreachable),  # the server shuts down, starts up, or ended the query

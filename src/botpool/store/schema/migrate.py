@@ -62,6 +62,7 @@ _FUNCTIONS = (
     "queue",
     "slots",
     "relaunch",
+    "keys",
     "projects",
     "bots",
     "pulls",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.support.clients import TOOLS, needs_clients
 from tests.support.server import MEET, served
 
 if TYPE_CHECKING:
@@ -19,14 +20,8 @@ if TYPE_CHECKING:
     from tests.support.server import Serve
 
 HERE = Path(__file__).parent.parent / "clients"
-CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-TOOLS = Path(os.environ.get("BOTPOOL_TEST_CLIENTS") or CACHE / "botpool-test-clients")
 
-pytestmark = pytest.mark.skipif(
-    not (TOOLS / "installed").exists() or shutil.which("node") is None,
-    reason="generators of clients are missing: install nodejs and npm, and run"
-    " tests/clients/install",
-)
+pytestmark = needs_clients
 
 # What both callers tell of the bot that they created, and of the error that they got.
 TOLD = {

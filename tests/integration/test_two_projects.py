@@ -148,17 +148,13 @@ def sample(schema: dict[str, Any], document: dict[str, Any], ids: dict[str, int]
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
         return sample(document["components"]["schemas"][name], document, ids)
-    match schema.get("type"):
-        case "object":
-            return sample_object(schema, document, ids)
-        case "string":
-            return "2020-01-01T00:00:00Z" if schema.get("format") == "date-time" else "text"
-        case "integer":
-            return 1
-        case "array":
-            return [sample(schema["items"], document, ids)]
-        case _:
-            return {}
+    kind = schema.get("type")
+    if kind == "object":
+        return sample_object(schema, document, ids)
+    if kind == "array":
+        return [sample(schema["items"], document, ids)]
+    text = "2020-01-01T00:00:00Z" if schema.get("format") == "date-time" else "text"
+    return {"string": text, "integer": 1}.get(str(kind), {})
 
 
 def sample_object(schema: dict[str, Any], document: dict[str, Any], ids: dict[str, int]) -> Any:

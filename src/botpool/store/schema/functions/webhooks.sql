@@ -43,11 +43,14 @@ BEGIN
     SELECT
         p_bot.project_id, p_bot.id, endpoint_id, url, p_type, p_transition_id, p_event, p_at,
         CASE
-            WHEN EXISTS (
-                SELECT FROM webhook_deliveries d
+            -- Not EXISTS: to answer that, all that is open of the bot may be read.
+            WHEN (
+                SELECT d.id FROM webhook_deliveries d
                 WHERE d.bot_id = p_bot.id AND coalesce(d.endpoint_id, 0) = coalesce(place.endpoint_id, 0)
                     AND d.next_attempt_at IS NOT NULL AND d.resent_at IS NULL
-            ) OR stays_paused(endpoint_id) THEN 'infinity'
+                ORDER BY d.id
+                LIMIT 1
+            ) IS NOT NULL OR stays_paused(endpoint_id) THEN 'infinity'
             ELSE p_at
         END
     FROM (
@@ -85,6 +88,8 @@ CREATE OR REPLACE TRIGGER transitions_delivery AFTER INSERT ON transitions
 CREATE OR REPLACE FUNCTION tell_reports() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
     v_bot bots;
+    v_endpoint_id bigint;
+    v_last bigint;
 BEGIN
     FOR v_bot IN
         SELECT * FROM bots b
@@ -95,22 +100,22 @@ BEGIN
             )
         FOR NO KEY UPDATE
     LOOP
-        PERFORM write_deliveries(v_bot, 'bot.event', NULL, event, at)
-        FROM (
-            SELECT reported_event(e, v_bot) AS event, at FROM reported r JOIN bot_events e USING (id, at)
-            WHERE r.bot_id = v_bot.id
-            ORDER BY id
-        ) told;
-        DELETE FROM webhook_deliveries d
-        USING webhook_endpoints e
-        WHERE e.project_id = v_bot.project_id AND d.endpoint_id = e.id AND d.bot_id = v_bot.id
-            AND type = 'bot.event' AND reserved_by IS NULL
-            AND (next_attempt_at IS NULL OR next_attempt_at = 'infinity')
-            AND d.id <= (
-                SELECT o.id FROM webhook_deliveries o
-                WHERE o.bot_id = v_bot.id AND o.endpoint_id = e.id AND o.type = 'bot.event'
-                ORDER BY o.id DESC OFFSET 5000 LIMIT 1
-            );
+        PERFORM write_deliveries(
+            v_bot, 'bot.event', NULL, reported_event(ROW(event.*)::bot_events, v_bot), at
+        ) FROM (SELECT * FROM reported WHERE bot_id = v_bot.id ORDER BY id) event;
+        FOR v_endpoint_id, v_last IN
+            SELECT e.id, (
+                SELECT d.id FROM webhook_deliveries d
+                WHERE d.bot_id = v_bot.id AND coalesce(d.endpoint_id, 0) = e.id AND d.type = 'bot.event'
+                ORDER BY d.id DESC OFFSET 5000 LIMIT 1
+            )
+            FROM webhook_endpoints e WHERE e.project_id = v_bot.project_id
+        LOOP
+            DELETE FROM webhook_deliveries
+            WHERE bot_id = v_bot.id AND id <= v_last AND coalesce(endpoint_id, 0) = v_endpoint_id
+                AND type = 'bot.event' AND reserved_by IS NULL
+                AND (next_attempt_at IS NULL OR next_attempt_at = 'infinity');
+        END LOOP;
     END LOOP;
     RETURN NULL;
 END $$;

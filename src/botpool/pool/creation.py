@@ -36,6 +36,10 @@ if TYPE_CHECKING:
     from botpool.store import Store
 
 
+_MOST_AT_ONCE = 500
+"""A batch looks at the queue and takes the platform's lock once, so a burst wants few batches."""
+
+
 class Creation:
     """Creates bots. Requests that arrive together are written together."""
 
@@ -43,12 +47,8 @@ class Creation:
         self._store = store
         self._settings = settings
         self._publisher = publisher
-        self._on_idle_slots = {
-            platform: Batcher(partial(self._create, platform, grow=False)) for platform in Platform
-        }
-        self._anywhere = {
-            platform: Batcher(partial(self._create, platform, grow=True)) for platform in Platform
-        }
+        self._on_idle_slots = self._batchers(grow=False)
+        self._anywhere = self._batchers(grow=True)
 
     async def create_bot(self, bot: NewBot) -> CreatedBot:
         """Create a bot on the idle slot least recently used, on a new slot, or in the queue.
@@ -63,10 +63,11 @@ class Creation:
         longest = self._settings.max_queue_timeout_ms
         if not 0 <= bot.queue_timeout_ms <= longest:
             raise QueueTimeoutOutOfBounds(f"The queue timeout must be between 0 and {longest} ms.")
+        named = replace(bot, correlation_id=bot.correlation_id or str(uuid4()))
         try:
-            created = await self._on_idle_slots[bot.platform](bot)
+            created = await self._on_idle_slots[bot.platform](named)
             # The second way takes the platform's lock; the first needs none, but an idle slot.
-            created = created or await self._anywhere[bot.platform](bot)
+            created = created or await self._anywhere[bot.platform](named)
         except ConstraintViolated as error:
             return await self._created_before(bot, error)
         if created is None:
@@ -75,17 +76,24 @@ class Creation:
             raise _refusal(created)
         return created
 
+    def _batchers(
+        self, *, grow: bool
+    ) -> dict[Platform, Batcher[NewBot, CreatedBot | Ruling | None]]:
+        return {
+            platform: Batcher(partial(self._create, platform, grow=grow), most=_MOST_AT_ONCE)
+            for platform in Platform
+        }
+
     async def _create(
         self, platform: Platform, bots: Sequence[NewBot], *, grow: bool
     ) -> list[CreatedBot | Ruling | None]:
         """Create the bots for which there is a slot; with `grow`, all that limits let in."""
-        named = [replace(bot, correlation_id=bot.correlation_id or str(uuid4())) for bot in bots]
-        written, rulings = await self._store.bots.create(platform, named, grow=grow)
+        written, rulings = await self._store.bots.create(platform, bots, grow=grow)
         self._publisher.tell(written)
         ruled = {ruling.place: ruling for ruling in rulings}
         births = (t for t in written if t.machine == "bot" and t.from_status is None)
         created: list[CreatedBot | Ruling | None] = []
-        for place, bot in enumerate(named):
+        for place, bot in enumerate(bots):
             ruling = ruled.get(place)
             if ruling is not None and ruling.refused_by is not None:
                 created.append(ruling)

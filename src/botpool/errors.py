@@ -51,6 +51,7 @@ The first line of a class's docstring is its default message.
         ├── ProjectNameTaken
         ├── ProjectInUse          it has a live bot, or is the default project
         ├── WebhookPaused
+        ├── BotLive               the bot has not ended, or its slot still has it
         ├── IdempotencyMismatch   another request used this idempotency key
         └── DatabaseBusy          the rows are locked; trying again is safe
 """
@@ -338,6 +339,10 @@ class ProjectInUse(Refused):
 
 class WebhookPaused(Refused):
     """The webhook is paused."""
+
+
+class BotLive(Refused):
+    """The bot has not ended yet, or its container is still there."""
 
 
 class IdempotencyMismatch(Refused):

@@ -18,6 +18,7 @@ from botpool.access.keys import Keys
 from botpool.api import create_app, create_worker_app
 from botpool.engines import check_engine, lacks_images, make_engines
 from botpool.errors import BotpoolError, SettingsInvalid, SetupError
+from botpool.feed.orders import Orders
 from botpool.feed.stream import Feed
 from botpool.feed.webhooks import Webhooks
 from botpool.logs import log_failure
@@ -218,7 +219,7 @@ async def _answering(
     replica: str,
     listening: socket.socket,
 ) -> AsyncIterator[None]:
-    feed = Feed(store)
+    feed = Feed(store, Orders(store, settings))
     async with (
         _beside("listening", pool.listening.keep_noting(replica)),
         _beside("feed", feed.run(database)) as following,

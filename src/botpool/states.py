@@ -52,7 +52,10 @@ class BotStatus(StrEnum):
 
 
 class FailureCause(StrEnum):
-    """Why a bot is `FATAL`. Its `failure_reason` has the evidence."""
+    """Why a bot is `FATAL`. Its `failure_reason` has the evidence.
+
+    A bot that left because its longest stay was over is `DONE`, with `max_duration`.
+    """
 
     QUEUE_TIMEOUT = "queue_timeout"
     IMAGE_PULL = "image_pull"
@@ -63,6 +66,7 @@ class FailureCause(StrEnum):
     LEFT_BY_HOST = "left_by_host"
     NOT_ADMITTED = "not_admitted"
     BOT_FAILED = "bot_failed"
+    MAX_DURATION = "max_duration"
 
 
 class Role(StrEnum):

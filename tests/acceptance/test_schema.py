@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from botpool.states import Role
 from tests.support.server import served
 
 if TYPE_CHECKING:
@@ -50,7 +52,7 @@ async def schemathesis(botpool: Serve, token: str, *options: str) -> str:
         str(Path(sys.executable).parent / "schemathesis"),
         *("run", f"{url}/openapi.json", "-H", f"Authorization: Bearer {token}"),
         *("--checks", "all", "--exclude-checks", NOT_BY_FORM, "--exclude-path", ENDLESS),
-        *("--phases", "examples,coverage,fuzzing", "--max-examples", "10", "--seed", "1"),
+        *("--phases", "examples,coverage,fuzzing,stateful", "--max-examples", "10", "--seed", "1"),
         *("--generation-database", "none", "--no-color", *options),
         stdout=asyncio.subprocess.PIPE,
         cwd=Path(__file__).parent,
@@ -61,11 +63,28 @@ async def schemathesis(botpool: Serve, token: str, *options: str) -> str:
     return said
 
 
+async def key_of(botpool: Serve, folder: Path, role: Role) -> str:
+    """A key of this role, as an operator makes it."""
+    if role is Role.ADMIN:
+        return botpool.key
+    said = await asyncio.create_subprocess_exec(
+        *(str(Path(sys.executable).parent / "botpool"), "keys", "create", "schema"),
+        env={"PATH": os.environ["PATH"], "BOTPOOL_DATA_DIR": str(folder)},
+        stdout=asyncio.subprocess.PIPE,
+    )
+    output, _ = await said.communicate()
+    return output.decode().strip()
+
+
+@pytest.mark.parametrize("role", [Role.ADMIN, Role.CLIENT])
 async def test_no_request_is_answered_by_an_error_or_by_what_is_not_documented(
-    botpool: Serve,
+    botpool: Serve, folder: Path, role: Role
 ) -> None:
-    said = await schemathesis(botpool, botpool.key, "--exclude-path-regex", "/runtime/")
+    """Nor does any sequence of requests, each with what the ones before have answered."""
+    key = await key_of(botpool, folder, role)
+    said = await schemathesis(botpool, key, "--exclude-path-regex", "/runtime/")
     assert re.search(r"Tested: [12][0-9]", said)
+    assert re.search(r"Stateful", said)
 
 
 async def test_nor_is_what_a_container_asks(botpool: Serve, folder: Path) -> None:

@@ -6,6 +6,7 @@ and whatever its function runs inside; then PostgreSQL's own counters tell how i
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -74,7 +75,10 @@ SET CONSTRAINTS ALL DEFERRED;
 HOT: dict[str, tuple[Any, ...]] = {
     "bots.create on an idle slot": (MEET, [NEW], False),
     "bots.create": (ZOOM, [NEW], True),
-    "bots.stop": ("bot", "stop", 30_000),
+    "bots.stop": ("bot", "stop", 30_000, None),
+    "bots.leaving": (30_000,),
+    "bots.some": (["bot"],),
+    "bots.delete": (1000,),
     "bots.advance": (
         {
             "slot_id": "slot",
@@ -150,6 +154,7 @@ HOT: dict[str, tuple[Any, ...]] = {
     ),
     "reservations.reserve": ("slot", "me", 15_000),
     "reservations.renew": ("me", ["slot"], 15_000),
+    "reservations.rest": ("slot", 1, "me"),
     "reservations.give_back": ("slot", "me", 1, "deploying", 1000, None, 0),
     "pulls.settle": ("process", "a"),
     "pulls.wake": ("process", "a", "bot:1", 0),
@@ -175,6 +180,7 @@ QUIET = {
     *("slots.set_token", "slots.of_token", "slots.of_host", "slots.without_container"),
     *(
         "bots.wanted_container_logs",
+        "bots.leaving",
         "pulls.take_ahead",
         "pulls.urgent",
         "pulls.settle",
@@ -248,6 +254,7 @@ async def read_whole(connection: Any) -> dict[str, int]:
         ("slots.of_token", "bot_pool_slots_token_hash_key"),
         ("slots.of_host", "bot_pool_slots_host"),
         ("events.bounds", "transitions_xid"),
+        ("bots.leaving", "bot_pool_slots_due"),
     ],
 )
 async def test_a_hot_query_uses_the_index_made_for_it(
@@ -293,3 +300,42 @@ async def test_a_page_of_the_record_reads_no_more_than_a_page(crowded: Database)
         after = await connection.fetchval(fetched)
     assert len(rows) == 500
     assert after - before <= 2 * 500
+
+
+MARKED = """
+SET LOCAL session_replication_role = replica;
+UPDATE bots SET metadata = jsonb_build_object('team', id % 100, 'order', id)
+WHERE status = 'DONE' AND id % 10 = 0;
+UPDATE bots SET meeting_url = 'https://zoom.us/j/1' WHERE status = 'DONE' AND id % 10000 = 0;
+ANALYZE bots;
+"""
+
+
+async def test_a_list_by_metadata_meeting_or_time_reads_little_beyond_what_it_shows(
+    crowded: Database,
+) -> None:
+    fetched = "SELECT idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = 'bots'"
+    now = (await crowded.fetch("SELECT now()"))[0][0]
+    middle = now - timedelta(seconds=BOTS // 2)
+
+    def metadata(**wanted: int) -> dict[str, Any]:
+        return {"metadata": [({key: str(value)}, {key: value}) for key, value in wanted.items()]}
+
+    transaction = crowded.transaction()
+    connection = await transaction.__aenter__()
+    try:
+        await connection.execute(MARKED)
+        for wanted, found, most in (
+            (metadata(order=50_000), 1, 20),
+            (metadata(team=70), 50, 2500),
+            ({"meeting_url": "https://zoom.us/j/1"}, 20, 50),
+            ({"created_before": middle}, 50, 1200),
+            ({"created_after": middle, "created_before": middle + timedelta(seconds=20)}, 20, 2200),
+            ({"created_after": now + timedelta(days=1)}, 0, 10),
+        ):
+            before = await connection.fetchval(fetched)
+            rows = await connection.fetch(sql("bots.page"), BotPage(**wanted))
+            after = await connection.fetchval(fetched)
+            assert (len(rows), after - before <= most) == (found, True), (wanted, after - before)
+    finally:
+        await transaction.__aexit__(KeyError, KeyError(), None)

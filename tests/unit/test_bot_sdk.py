@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 import botpool
-from botpool.bot import Assignment, AssignmentEnded, Cause, Refused, Status, claim
+from botpool.bot import Assignment, AssignmentEnded, Cause, Refused, Status, assignment, claim
 from botpool.bot.client import Client, pauses
 from botpool.states import BOT_MAY_BLAME, BOT_MAY_SAY
 
@@ -39,6 +39,7 @@ CLAIMED = {
 CONTINUE = {"action": "continue", "logLevel": "INFO"}
 PROBLEMS = {
     401: {"code": "unauthorized", "detail": "no such slot"},
+    404: {"code": "not_found", "detail": "Not Found"},
     410: {"code": "assignment_ended", "action": "exit"},
     422: {"code": "invalid_request", "detail": "There is no such status."},
     503: {"code": "database_busy"},
@@ -84,6 +85,10 @@ class Botpool:
             "claim": [ok(CLAIMED)],
             "heartbeat": [ok(CONTINUE)],
             "status": [Answer(204, b"")],
+            "events": [Answer(204, b"")],
+            "logs": [Answer(204, b"")],
+            # As an older botpool answers.
+            "wait": [problem(404)],
         }
         self.calls: list[Call] = []
         self.given_up = asyncio.Event()
@@ -344,6 +349,40 @@ async def test_a_heartbeat_tells_the_bot_to_leave(pool: Botpool) -> None:
     assert pool.statuses() == ["DONE"]
 
 
+@pytest.mark.parametrize("before", [[], [problem(503), HANG_UP], [ok(CONTINUE)]])
+async def test_an_order_to_leave_is_heard_before_the_next_heartbeat(
+    pool: Botpool, before: list[Answer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(assignment, "_SHORTEST_WAIT_SECONDS", 0)
+    pool.script["claim"] = [ok({**CLAIMED, "heartbeatIntervalMs": 3_600_000})]
+    pool.script["wait"] = [*before, ok({"action": "leave"})]
+    async with being(pool) as bot:
+        await bot.leave_requested()
+    assert pool.of("wait") == [{"lease": LEASE}] * (len(before) + 1)
+
+
+async def test_a_botpool_that_knows_no_waiting_is_asked_once(pool: Botpool) -> None:
+    async with being(pool):
+        await pool.called("wait")
+        await pool.called("heartbeat", times=20)
+    assert len(pool.of("wait")) == 1
+
+
+async def test_a_bot_that_waits_hears_that_its_assignment_is_over(pool: Botpool) -> None:
+    pool.script["claim"] = [ok({**CLAIMED, "heartbeatIntervalMs": 3_600_000})]
+    pool.script["wait"] = [problem(410)]
+    with pytest.raises(AssignmentEnded):
+        async with being(pool):
+            await asyncio.Event().wait()
+
+
+async def test_the_end_of_the_block_ends_the_wait(pool: Botpool) -> None:
+    pool.script["wait"] = [SILENCE]
+    async with being(pool):
+        await pool.called("wait")
+    await asyncio.wait_for(pool.given_up.wait(), 10)
+
+
 async def test_sigterm_tells_the_bot_to_leave(pool: Botpool) -> None:
     # Should the SDK not see to it, the signal must not end the tests.
     signal.signal(signal.SIGTERM, lambda *_: None)
@@ -462,6 +501,24 @@ async def test_no_heartbeat_comes_after_the_block(pool: Botpool) -> None:
 def test_the_statuses_are_those_that_a_bot_may_say() -> None:
     assert set(Status) == {str(status) for status in BOT_MAY_SAY}
     assert set(Cause) == {str(cause) for cause in BOT_MAY_BLAME}
+
+
+async def test_events_and_log_lines_are_sent_under_the_lease(pool: Botpool) -> None:
+    async with being(pool) as bot:
+        await bot.event("participant.joined", {"name": "A"})
+        await bot.event("recording")
+        await bot.log("first\nsecond\0\n" + "x" * 5000, "warning")
+        await bot.log("\n".join(map(str, range(501))))
+    assert pool.of("events") == [
+        {"lease": LEASE, "events": [{"type": "participant.joined", "data": {"name": "A"}}]},
+        {"lease": LEASE, "events": [{"type": "recording", "data": {}}]},
+    ]
+    first, *rest = pool.of("logs")
+    assert first == {
+        "lease": LEASE,
+        "lines": [{"line": line, "level": "warning"} for line in ("first", "second", "x" * 4000)],
+    }
+    assert [len(each["lines"]) for each in rest] == [500, 1]
 
 
 async def test_a_cause_is_told(pool: Botpool) -> None:

@@ -24,6 +24,7 @@ from botpool.api import (
 from botpool.api.docs import add_docs, operation_id
 from botpool.api.errors import add_error_handlers, documented_everywhere
 from botpool.api.keys import router as keys_router
+from botpool.feed.orders import Orders
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -59,6 +60,8 @@ def create_app(
     app.state.keys = keys
     app.state.sessions = Sessions(keys)
     app.state.feed = feed
+    # Without a feed nobody tells of orders, and bots learn them when they have waited.
+    app.state.orders = (feed and feed.orders) or Orders(store, settings)
     app.state.readiness = health.Readiness(store)
     app.state.limits = RateLimits(settings.rate_limit_per_second)
     app.add_middleware(BodyLimit, most_bytes=_LARGEST_BODY_BYTES)

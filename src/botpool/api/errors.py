@@ -20,6 +20,7 @@ from starlette.routing import Match
 
 from botpool.api.wire import FieldProblem, Problem
 from botpool.errors import (
+    BotLive,
     BotNotFound,
     BotpoolError,
     CallbackInvalid,
@@ -92,6 +93,7 @@ _KINDS: Mapping[type[BotpoolError], _Kind] = {
     TooManyCreations: _Kind(HTTPStatus.TOO_MANY_REQUESTS, "too_many_creations"),
     DurationTooLong: _Kind(HTTPStatus.UNPROCESSABLE_ENTITY, "max_duration_out_of_bounds"),
     DuplicateBot: _Kind(HTTPStatus.CONFLICT, "duplicate_bot"),
+    BotLive: _Kind(HTTPStatus.CONFLICT, "bot_live"),
     IdempotencyMismatch: _Kind(HTTPStatus.UNPROCESSABLE_ENTITY, "idempotency_mismatch"),
     InvalidRequest: _Kind(HTTPStatus.UNPROCESSABLE_ENTITY, "invalid_request"),
     InvalidCursor: _Kind(HTTPStatus.UNPROCESSABLE_ENTITY, "invalid_cursor"),
@@ -192,7 +194,6 @@ async def _answer_ours(request: Request, error: BotpoolError) -> JSONResponse:
     kind = _kind_of(error)
     if kind.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         log_failure("request failed", error, logging.ERROR, path=request.url.path, code=kind.code)
-        return _answer(kind, _problem(kind, str(type(error)())))
     if isinstance(error, (TooManyRequests, TooManyCreations)):
         kind = kind._replace(headers={"Retry-After": str(error.retry_after_seconds)})
     return _answer(kind, problem_of(error))
@@ -201,7 +202,8 @@ async def _answer_ours(request: Request, error: BotpoolError) -> JSONResponse:
 def problem_of(error: BotpoolError) -> Problem:
     """An error that a caller can act on, as problem details."""
     kind = _kind_of(error)
-    problem = _problem(kind, str(error))
+    inside = kind.status >= HTTPStatus.INTERNAL_SERVER_ERROR
+    problem = _problem(kind, str(type(error)() if inside else error))
     if isinstance(error, DuplicateBot):
         return problem.model_copy(update={"bot_id": error.bot_id})
     if isinstance(error, StaleLease):
@@ -227,18 +229,19 @@ async def _answer_invalid(_: Request, error: RequestValidationError) -> JSONResp
     return _answer(kind, invalid_fields(error.errors()))
 
 
-def invalid_fields(errors: Sequence[Mapping[str, Any]]) -> Problem:
-    """What pydantic found wrong with a request, as problem details."""
+def invalid_fields(errors: Sequence[Mapping[str, Any]], part: str | None = None) -> Problem:
+    """What pydantic found wrong with a request, or with a part of it, as problem details."""
+    places = [each["loc"] if part is None else (part, *each["loc"]) for each in errors]
     fields = [
         FieldProblem(
-            pointer=_pointer(each["loc"]),
+            pointer=_pointer(place),
             code=_field_code(each["type"]),
             detail=each["msg"].removeprefix("Value error, "),
         )
-        for each in errors
+        for each, place in zip(errors, places, strict=True)
     ]
     wrong = [
-        f"{_place(each['loc'])}: {field.detail}" for each, field in zip(errors, fields, strict=True)
+        f"{_place(place)}: {field.detail}" for place, field in zip(places, fields, strict=True)
     ]
     problem = _problem(_KINDS[InvalidRequest], f"{'; '.join(wrong)}.")
     return problem.model_copy(update={"errors": fields})

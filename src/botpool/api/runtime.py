@@ -7,7 +7,7 @@ A call for an assignment that is over is answered with 410, code `assignment_end
 from collections.abc import AsyncIterator
 from typing import Annotated
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter, Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from botpool.api.dependencies import ThePool, TheSettings, TheStore
@@ -27,8 +27,10 @@ from botpool.errors import (
     StaleLease,
     Unauthorized,
 )
-from botpool.models.assignments import what_a_bot_is_told
+from botpool.feed.orders import Orders
+from botpool.models.assignments import Heartbeat, what_a_bot_is_told
 from botpool.models.slots import Slot
+from botpool.settings import Settings
 from botpool.states import BotStatus
 
 router = APIRouter(
@@ -61,6 +63,15 @@ async def calling_slot(
 TheSlot = Annotated[Slot, Depends(calling_slot)]
 
 
+async def orders_of(request: Request) -> Orders:
+    """The orders that the app was made with."""
+    orders: Orders = request.app.state.orders
+    return orders
+
+
+TheOrders = Annotated[Orders, Depends(orders_of)]
+
+
 @router.post("/claim")
 async def claim_bot(
     _: ClaimRequest, slot: TheSlot, pool: ThePool, settings: TheSettings
@@ -76,11 +87,35 @@ async def send_heartbeat(
     request: HeartbeatRequest, slot: TheSlot, pool: ThePool, settings: TheSettings
 ) -> HeartbeatAnswer:
     """Report that the bot is alive. The answer says whether it should leave its call."""
-    found = await pool.assignments.heartbeat(slot.id, request.lease)
+    return _answer(await pool.assignments.heartbeat(slot.id, request.lease), settings)
+
+
+def _answer(found: Heartbeat, settings: Settings) -> HeartbeatAnswer:
     return HeartbeatAnswer(
         action="leave" if found.bot_status is BotStatus.LEAVING else "continue",
         log_level=settings.log_level,
     )
+
+
+@router.post("/wait")
+async def wait_for_order(
+    request: HeartbeatRequest,
+    slot: TheSlot,
+    pool: ThePool,
+    settings: TheSettings,
+    orders: TheOrders,
+) -> HeartbeatAnswer:
+    """Wait for an order to leave: the answer of a heartbeat comes with it, or after 25 seconds.
+
+    It is a heartbeat, too. Ask again as soon as it has answered.
+    """
+    with orders.expected((slot.id, request.lease)) as expected:
+        # Looked at after the wait has begun: an order between the two is not missed.
+        found = await pool.assignments.heartbeat(slot.id, request.lease)
+        if found.bot_status is not BotStatus.LEAVING:
+            await expected.wait()
+            found = await pool.assignments.heartbeat(slot.id, request.lease)
+    return _answer(found, settings)
 
 
 @router.post("/status", status_code=204)

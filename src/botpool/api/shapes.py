@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, SkipValidation
 
-from botpool.api.wire import Asked, PlatformName, Wire
+from botpool.api.wire import Asked, PlatformName, Problem, Wire
 from botpool.models.bots import DEFAULT_PRIORITY
 from botpool.models.replicas import ReplicaRole
 from botpool.models.waiting import Wait
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from pydantic.config import JsonDict
 
-    from botpool.models.bots import Bot
+    from botpool.models.bots import Bot, CreatedBot
     from botpool.models.hosts import Host
     from botpool.models.pools import PoolNumbers
     from botpool.models.pulls import ImagePull
@@ -51,11 +51,17 @@ _BOT: JsonDict = {
     "correlationId": "3a8f6f0e-0b43-4a43-9a5b-6f9a4c4b7a51",
     "createdAt": "2026-01-01T00:00:00Z",
     "startedAt": "2026-01-01T00:00:02Z",
+    "joinedAt": "2026-01-01T00:00:07Z",
+    "leftAt": None,
     "endedAt": None,
     "lastHeartbeat": "2026-01-01T00:01:00Z",
     "failureReason": None,
     "failureCause": None,
+    "queueTimeoutMs": 300000,
     "launchAttempts": 1,
+    "maxLaunchAttempts": None,
+    "relaunchInCall": False,
+    "maxDurationMs": None,
     "callbackUrl": None,
     "deduplicationKey": None,
     "metadata": {"customer": "42"},
@@ -103,6 +109,13 @@ class CreateBot(Asked):
         description="The project that the bot belongs to. By default the key's own; an admin's"
         " key, which has none, may name any, and creates in the default project.",
     )
+    max_duration_ms: int | None = Field(
+        default=None,
+        ge=1,
+        le=2**31 - 1,
+        description="The longest stay, from the start of the bot's container. Then the bot is told"
+        " to leave, and is `DONE` with the cause `max_duration`. By default the project's.",
+    )
     callback_url: str | None = Field(
         default=None,
         max_length=2000,
@@ -120,6 +133,31 @@ class CreateBot(Asked):
     config: dict[str, Any] = Field(
         default_factory=dict, description="The bot's configuration. The bot gets it unchanged."
     )
+
+
+class BulkBot(CreateBot):
+    """A request to be in one meeting, among others."""
+
+    idempotency_key: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=255,
+        description="As the header `Idempotency-Key` of a single request.",
+    )
+
+
+class CreateBots(Wire):
+    """Requests for bots, at most 100."""
+
+    # Checked one by one, so that each has an answer of its own.
+    bots: list[SkipValidation[BulkBot]] = Field(min_length=1, max_length=100)
+
+
+class StopBots(Asked):
+    """The bots to stop, at most 100, and why."""
+
+    ids: list[int] = Field(min_length=1, max_length=100)
+    reason: str | None = Field(default=None, max_length=1000)
 
 
 class StopBot(Asked):
@@ -198,11 +236,20 @@ class BotOut(Wire):
     correlation_id: str
     created_at: datetime
     started_at: datetime | None
+    joined_at: datetime | None = Field(description="When it was in its call.")
+    left_at: datetime | None = Field(description="When it left its call, or was told to.")
     ended_at: datetime | None
     last_heartbeat: datetime | None
     failure_reason: str | None
-    failure_cause: FailureCause | None
+    failure_cause: FailureCause | None = Field(
+        description="Why it is `FATAL`; or `max_duration` for a bot that is `DONE` because its"
+        " longest stay was over."
+    )
+    queue_timeout_ms: int
     launch_attempts: int
+    max_launch_attempts: int | None = Field(description="Null for `BOTPOOL_MAX_LAUNCH_ATTEMPTS`.")
+    relaunch_in_call: bool
+    max_duration_ms: int | None
     callback_url: str | None
     deduplication_key: str | None
     metadata: dict[str, Any]
@@ -237,6 +284,39 @@ class CreatedBotOut(Wire):
     bot: BotOut
     queue_position: int | None = None
     estimated_wait_ms: int | None = None
+
+    @classmethod
+    def of(cls, created: CreatedBot) -> Self:
+        """A new bot as it goes over the wire."""
+        return cls(
+            bot=BotOut.of(created.bot),
+            queue_position=created.queue_position,
+            estimated_wait_ms=created.estimated_wait_ms,
+        )
+
+
+class FailedOut(Wire):
+    """Why one of several requests was refused."""
+
+    error: Problem
+
+
+class StoppedBotOut(Wire):
+    """A bot that was stopped."""
+
+    bot: BotOut
+
+
+class CreatedBots(Wire):
+    """What came of each request, in the order of the requests."""
+
+    results: list[CreatedBotOut | FailedOut]
+
+
+class StoppedBots(Wire):
+    """What came of each bot that was to be stopped, in the order of the request."""
+
+    results: list[StoppedBotOut | FailedOut]
 
 
 class BotList(Wire):

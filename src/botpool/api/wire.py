@@ -55,7 +55,7 @@ def _kept(value: Any) -> Any:
         if depth > _DEEPEST:
             raise ValueError(f"must not be nested more than {_DEEPEST} levels deep")
         for each in found:
-            if isinstance(each, str) and not _is_text(each):
+            if isinstance(each, str) and not is_text(each):
                 raise ValueError("must not contain NUL (\\u0000) or half of a surrogate pair")
             if isinstance(each, int) and each not in _INTEGERS:
                 raise ValueError("must not contain an integer of more than 64 bits")
@@ -69,7 +69,8 @@ def _inside(value: object) -> Iterable[object]:
     return value if isinstance(value, list) else ()
 
 
-def _is_text(text: str) -> bool:
+def is_text(text: str) -> bool:
+    """Whether the database can store a text."""
     try:
         text.encode()
     except UnicodeEncodeError:

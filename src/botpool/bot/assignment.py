@@ -9,13 +9,19 @@ from contextlib import asynccontextmanager, suppress
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Self
 
-from botpool.bot.client import AssignmentEnded, Client, log
+from botpool.bot.client import AssignmentEnded, Client, Refused, Unreachable, log, pauses
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from types import TracebackType
 
 _LONGEST_REASON = 1000
+_LONGEST_LINE = 4000
+_MOST_LINES = 500
+
+# botpool answers a wait within 25 s, and one that it has no reason to end not before.
+_WAIT_SECONDS = 40.0
+_SHORTEST_WAIT_SECONDS = 1.0
 
 
 class Status(StrEnum):
@@ -47,9 +53,9 @@ async def claim(
     """Fetch the bot that this container runs, and run it for the length of the block.
 
     While botpool can't be reached, it tries again and logs a line for each attempt. Within the
-    block it sends heartbeats in the background, and takes SIGTERM as a request to leave. The end of
-    the block ends the bot: as `FATAL` with the exception as its reason if there is one, otherwise
-    as `DONE`. If the block has reported `DONE` or `FATAL` itself, that stands.
+    block it sends heartbeats in the background, waits for an order to leave, and takes SIGTERM as
+    one. The end of the block ends the bot: as `FATAL` with the exception as its reason if there is
+    one, otherwise as `DONE`. If the block has reported `DONE` or `FATAL` itself, that stands.
 
     Raises `AssignmentEnded` if there is no bot for this container, or if its assignment is over; if
     the block is running, it is cancelled. Raises `Refused` if botpool doesn't know the token.
@@ -112,14 +118,37 @@ class Assignment:
         final = status in {Status.DONE, Status.FATAL}
         if final:
             # A heartbeat that arrives later would be answered with `assignment_ended`.
-            self._heartbeats.cancel()
+            self._stop_listening()
         said: dict[str, object] = {"lease": self.lease, "status": status}
         if reason is not None:
-            said["reason"] = _storable(reason)
+            said["reason"] = _storable(reason, _LONGEST_REASON)
         if cause is not None:
             said["cause"] = cause
         await self._client.ask("status", said)
         self._final = self._final or final
+
+    async def event(self, type: str, data: dict[str, Any] | None = None) -> None:  # noqa: A002
+        """Report something that happened in the call, such as `participant.joined`.
+
+        It is in the bot's timeline, in the stream, and in webhooks for `bot.event`. While botpool
+        can't be reached, it tries again. Raises `AssignmentEnded`, and `Refused` for a type with
+        other characters than letters, digits and `_.:-`.
+        """
+        event = {"type": type, "data": data or {}}
+        await self._client.ask("events", {"lease": self.lease, "events": [event]})
+
+    async def log(self, text: str, level: str = "info") -> None:
+        """Send log lines, for `GET /bots/{id}/logs`, where a container's output is, too.
+
+        The level is `debug`, `info`, `warning` or `error`. Long lines are cut. While botpool can't
+        be reached, it tries again. Raises `AssignmentEnded`, and `Refused` for another level.
+        """
+        lines = [
+            {"line": _storable(line, _LONGEST_LINE), "level": level} for line in text.splitlines()
+        ]
+        for start in range(0, len(lines), _MOST_LINES):
+            some = lines[start : start + _MOST_LINES]
+            await self._client.ask("logs", {"lease": self.lease, "lines": some})
 
     async def leave_requested(self) -> None:
         """Return once the bot should leave its call, because of botpool or SIGTERM."""
@@ -137,7 +166,10 @@ class Assignment:
         self._body = body
         self._cancelled_before = body.cancelling()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._leave.set)
-        self._heartbeats = asyncio.create_task(self._send_heartbeats())
+        self._listening = (
+            asyncio.create_task(self._send_heartbeats()),
+            asyncio.create_task(self._await_orders()),
+        )
         return self
 
     async def __aexit__(
@@ -148,7 +180,7 @@ class Assignment:
     ) -> None:
         """Tell botpool how the bot ended, unless the block has done so."""
         # From here on nothing cancels the body: a cancellation we see now came within the block.
-        self._heartbeats.cancel()
+        self._stop_listening()
         try:
             if self._ended:
                 self._leave_cancelled_body(error)
@@ -185,6 +217,32 @@ class Assignment:
                 self._heed(answer)
             await asyncio.sleep(self._heartbeat_seconds)
 
+    async def _await_orders(self) -> None:
+        """Learn at once what the next heartbeat would tell."""
+        clock = asyncio.get_running_loop().time
+        waits = pauses()
+        while not self._ended and not self._leave.is_set():
+            began = clock()
+            try:
+                answer = await self._client.ask_once(
+                    "wait", {"lease": self.lease}, timeout_seconds=_WAIT_SECONDS
+                )
+            except AssignmentEnded:
+                self._end()
+            except Refused:
+                return  # an older botpool: its heartbeats tell
+            except Unreachable:
+                await asyncio.sleep(next(waits))
+            else:
+                waits = pauses()
+                self._heed(answer)
+                if clock() - began < _SHORTEST_WAIT_SECONDS:
+                    await asyncio.sleep(_SHORTEST_WAIT_SECONDS)
+
+    def _stop_listening(self) -> None:
+        for task in self._listening:
+            task.cancel()
+
     def _heed(self, answer: dict[str, Any]) -> None:
         self.log_level = answer.get("logLevel", self.log_level)
         if answer.get("action") == "leave":
@@ -193,8 +251,9 @@ class Assignment:
             self._end()
 
     def _end(self) -> None:
-        self._ended = True
-        self._body.cancel()
+        if not self._ended:
+            self._ended = True
+            self._body.cancel()
 
 
 def _environment(name: str) -> str:
@@ -204,6 +263,6 @@ def _environment(name: str) -> str:
         raise RuntimeError(f"{name} is not set. botpool sets it in every container.") from None
 
 
-def _storable(reason: str) -> str:
+def _storable(text: str, longest: int) -> str:
     """A text that the database can store, whatever an exception has put into it."""
-    return reason.encode(errors="replace").decode().replace("\0", "")[:_LONGEST_REASON]
+    return text.encode(errors="replace").decode().replace("\0", "")[:longest]

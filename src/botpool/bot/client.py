@@ -67,9 +67,11 @@ class Client:
                 log.warning("%s: %s; trying again in %.1f s", verb, error, pause)
             await asyncio.sleep(pause)
 
-    async def ask_once(self, verb: str, body: dict[str, Any]) -> dict[str, Any]:
+    async def ask_once(
+        self, verb: str, body: dict[str, Any], *, timeout_seconds: float | None = None
+    ) -> dict[str, Any]:
         """Call once. Raises `AssignmentEnded`, `Refused` or `Unreachable`."""
-        connection = self._connection()
+        connection = self._connection(timeout_seconds or self._timeout_seconds)
         try:
             status, answer = await asyncio.to_thread(self._exchange, connection, verb, body)
         except (OSError, http.client.HTTPException) as error:
@@ -80,11 +82,11 @@ class Client:
             raise
         return _understood(status, answer)
 
-    def _connection(self) -> http.client.HTTPConnection:
+    def _connection(self, seconds: float) -> http.client.HTTPConnection:
         if self._tls is None:
-            return http.client.HTTPConnection(self._host, self._port, timeout=self._timeout_seconds)
+            return http.client.HTTPConnection(self._host, self._port, timeout=seconds)
         return http.client.HTTPSConnection(
-            self._host, self._port, timeout=self._timeout_seconds, context=self._tls
+            self._host, self._port, timeout=seconds, context=self._tls
         )
 
     def _exchange(

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
     from datetime import datetime
 
+    from botpool.feed.orders import Orders
     from botpool.models.events import Event
     from botpool.states import Platform
     from botpool.store import Database, Store
@@ -116,11 +117,13 @@ class Filter:
 class Feed:
     """Reads new events from the database, once for all readers of this process.
 
-    It works while `run` runs, and only while there is a reader.
+    It works while `run` runs, and only while there is a reader. Bots that wait for `orders` hear of
+    each announcement, too.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, orders: Orders | None = None) -> None:
         self._store = store
+        self.orders = orders
         self._loop = Loop(self._follow, poll_seconds=_POLL_SECONDS, failed="can't read events")
         self._held_back = 0
         self._replays = asyncio.Semaphore(_MOST_REPLAYS_AT_A_TIME)
@@ -151,7 +154,7 @@ class Feed:
     async def run(self, database: Database) -> None:
         """Read until `stop` is called. If the database is away, wait for it."""
         try:
-            async with listening(database, FEED, self._loop.wake):
+            async with listening(database, FEED, self._woken):
                 await self._loop.run()
         finally:
             self.stop()
@@ -159,6 +162,8 @@ class Feed:
     def stop(self) -> None:
         """Make `run` return, and end every subscription, now and later."""
         self._loop.stop()
+        if self.orders is not None:
+            self.orders.stop()
         for subscription in tuple(self._open):
             subscription.close(STOPPING)
 
@@ -203,6 +208,11 @@ class Feed:
             self._position = None
 
     # Inside
+
+    def _woken(self) -> None:
+        self._loop.wake()
+        if self.orders is not None:
+            self.orders.changed()
 
     async def _end(self) -> Position:
         """Where the feed ends now: after all settled transactions, and before all others."""

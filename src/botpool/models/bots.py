@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from botpool.models.projects import DEFAULT_PROJECT
@@ -43,6 +44,8 @@ class NewBot:
     request_digest: bytes | None = None
     max_launch_attempts: int | None = None
     relaunch_in_call: bool = False
+    max_duration_ms: int | None = None
+    """The longest stay: from the start of the container to when the bot is told to leave."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +82,16 @@ class Bot:
     request_digest: bytes | None = None
     max_launch_attempts: int | None = None
     relaunch_in_call: bool = False
+    max_duration_ms: int | None = None
+    joined_at: datetime | None = None
+    left_at: datetime | None = None
     avoid_host: str | None = None
+
+    def stays_too_long(self, now: datetime) -> bool:
+        """Whether its longest stay is over."""
+        if self.max_duration_ms is None or self.started_at is None:
+            return False
+        return now - self.started_at >= timedelta(milliseconds=self.max_duration_ms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +128,7 @@ class CreatedBot:
             request_digest=request.request_digest,
             max_launch_attempts=request.max_launch_attempts,
             relaunch_in_call=request.relaunch_in_call,
+            max_duration_ms=request.max_duration_ms,
         )
         return cls(
             bot=bot,
@@ -135,7 +148,10 @@ class LogLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BotPage:
-    """Which bots to list: ids below `before`, newest first, filtered by the other fields."""
+    """Which bots to list: ids below `before`, newest first, filtered by the other fields.
+
+    `metadata` has a pair of values for each condition, of which a bot's has to contain one.
+    """
 
     before: int = 2**63 - 1
     limit: int = 50
@@ -145,3 +161,7 @@ class BotPage:
     container_ref: str | None = None
     correlation_id: str | None = None
     deduplication_key: str | None = None
+    meeting_url: str | None = None
+    metadata: Collection[tuple[Json, Json]] | None = None
+    created_after: datetime | None = None
+    created_before: datetime | None = None

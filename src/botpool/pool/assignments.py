@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from botpool.errors import BotNotFound, InvalidRequest, StaleLease
+from botpool.errors import BotLive, BotNotFound, InvalidRequest, StaleLease
 from botpool.models.assignments import Ending, Progress
 from botpool.states import (
     BOT_ENDED,
@@ -198,16 +198,27 @@ class Assignments:
             await self._leases.check(ending.slot_id, ending.lease)
         return written
 
-    async def stop_bot(self, bot_id: int, reason: str = "stop requested") -> list[Transition]:
+    async def stop_bot(
+        self, bot_id: int, reason: str = "stop requested", cause: FailureCause | None = None
+    ) -> list[Transition]:
         """Cancel a bot that waits or deploys, or tell a running bot to leave its call.
 
-        A bot that doesn't leave within the grace is ended. An ended bot is left alone.
+        A bot that doesn't leave within the grace is ended. An ended bot is left alone. A bot that
+        leaves is `DONE` with the cause, if there is one.
         """
         grace_ms = self._settings.leave_grace_ms
-        written = await self._publisher.publish(self._store.bots.stop(bot_id, reason, grace_ms))
+        written = await self._publisher.publish(
+            self._store.bots.stop(bot_id, reason, grace_ms, cause)
+        )
         if not written and await self._store.bots.find(bot_id) is None:
             raise BotNotFound(f"There is no bot {bot_id}.")
         return written
+
+    async def delete_bot(self, bot_id: int) -> None:
+        """Delete an ended bot, and all that tells of it. Raises `BotLive`."""
+        if not await self._store.bots.delete(bot_id):
+            await self._store.bots.get(bot_id)
+            raise BotLive
 
     # Inside
 

@@ -99,6 +99,8 @@ class Creation:
                 created.append(ruling)
             else:
                 birth = next(births, None)
+                if ruling is not None:
+                    bot = replace(bot, max_duration_ms=ruling.max_duration_ms)  # noqa: PLW2901
                 created.append(None if birth is None else CreatedBot.born(bot, birth))
         return created
 

@@ -22,7 +22,7 @@ from botpool.reconciler.container_logs import keep_last
 from botpool.reconciler.containers import create_if_image, give_up_outdated
 from botpool.reconciler.context import NOW, container_of
 from botpool.reconciler.warming import bring_image
-from botpool.states import BotStatus, SlotStatus
+from botpool.states import BotStatus, FailureCause, SlotStatus
 from botpool.tasks.backoff import Backoff
 
 if TYPE_CHECKING:
@@ -65,10 +65,14 @@ async def release(context: Context, pulls: Pulls, slot: Slot) -> float | None:
 
 
 async def end_late(context: Context, slot: Slot) -> float | None:
-    """End a bot that was told to leave its call and didn't leave in time."""
+    """Tell a bot whose longest stay is over to leave, and end one that didn't leave in time."""
     bot = await context.store.bots.get(slot.assigned_bot_id or 0)
     if bot.status is not BotStatus.LEAVING:
-        await context.store.reservations.rest(slot.id, slot.lease, context.replica)
+        if bot.stays_too_long(slot.read_at):
+            reason = f"its longest stay of {bot.max_duration_ms} ms is over"
+            await context.pool.assignments.stop_bot(bot.id, reason, FailureCause.MAX_DURATION)
+        else:
+            await context.store.reservations.rest(slot.id, slot.lease, context.replica)
         return None
     await context.pool.assignments.end_assignment(
         Ending(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from botpool.models.json import Json
     from botpool.models.slots import Slot
     from botpool.models.transitions import Transition
-    from botpool.states import Platform
+    from botpool.states import FailureCause, Platform
     from botpool.store.postgres.database import Database
 
 
@@ -44,9 +44,24 @@ class Bots:
         rulings = [Ruling(**each) for each in rows[0]["rulings"] or ()]
         return [transition(row) for row in rows if row["id"] is not None], rulings
 
-    async def stop(self, bot_id: int, reason: str, grace_ms: int) -> list[Transition]:
-        """Cancel a bot that waits or deploys, or tell a running bot to leave within the grace."""
-        return await self._queries.transitions("stop", bot_id, reason, grace_ms)
+    async def stop(
+        self, bot_id: int, reason: str, grace_ms: int, cause: FailureCause | None = None
+    ) -> list[Transition]:
+        """Cancel a bot that waits or deploys, or tell a running bot to leave within the grace.
+
+        One that leaves has the cause when it is `DONE`.
+        """
+        return await self._queries.transitions("stop", bot_id, reason, grace_ms, cause)
+
+    async def leaving(self, grace_ms: int) -> list[Lease]:
+        """The slots, by lease, whose bots were told to leave and have at most this long."""
+        rows = await self._queries.rows("leaving", grace_ms)
+        return [(row["slot_id"], row["lease"]) for row in rows]
+
+    async def delete(self, bot_id: int) -> bool:
+        """Delete an ended bot, and what tells of it. Returns whether it had ended."""
+        row = await self._queries.row("delete", bot_id)
+        return row is not None and row["deleted"] is True
 
     async def advance(
         self, progress: Progress, sources: Iterable[BotStatus], grace_ms: int
@@ -86,6 +101,10 @@ class Bots:
     async def find(self, bot_id: int) -> Bot | None:
         """One bot, if there is one."""
         return await self._bot("get", bot_id)
+
+    async def some(self, bot_ids: Sequence[int]) -> dict[int, Bot]:
+        """Those of these bots that there are, by their ids."""
+        return {row["id"]: bot(row) for row in await self._queries.rows("some", bot_ids)}
 
     async def of_request(self, project_id: int, idempotency_key: str) -> Bot | None:
         """The bot that a project's earlier request created."""

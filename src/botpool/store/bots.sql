@@ -8,7 +8,16 @@ LEFT JOIN LATERAL create_bots($1, admitted, $3) step ON admitted <> '[]';
 
 -- name: stop
 -- Cancel a bot that waits or deploys, tell one that runs to leave.
-SELECT * FROM stop_bot($1, $2, $3);
+SELECT * FROM stop_bot($1, $2, $3, $4);
+
+-- name: leaving
+-- The slots, by lease, whose bots were told to leave. They are due when their time to do so, at most $1 ms,
+-- is over.
+SELECT s.id AS slot_id, s.lease FROM bot_pool_slots s
+JOIN bots b ON b.id = s.assigned_bot_id
+WHERE s.due_at IS NOT NULL
+    AND greatest(s.due_at, s.reserved_until) <= botpool_now() + $1 * interval '1 millisecond'
+    AND s.status = 'busy' AND b.status = 'LEAVING';
 
 -- name: advance
 -- Record, under its lease, how far a bot has come ($1): its slot is busy, and its status is the one that
@@ -84,6 +93,14 @@ RETURNING beating.slot_id, beating.lease, beating.slot_status, beating.bot_statu
 -- name: get
 -- One bot.
 SELECT * FROM bots WHERE id = $1;
+
+-- name: some
+-- Bots by their ids.
+SELECT * FROM bots WHERE id = ANY ($1::bigint[]);
+
+-- name: delete
+-- Delete an ended bot and what tells of it.
+SELECT delete_bot($1) AS deleted;
 
 -- name: of_request
 -- The bot that a project's request was answered with.

@@ -71,8 +71,7 @@ UPDATE bot_pool_slots SET reserved_by = NULL, reserved_until = NULL WHERE id = $
 
 -- name: rest
 -- A busy slot that the replica has reserved needs nothing more for now.
-UPDATE bot_pool_slots SET due_at = NULL
-WHERE id = $1 AND lease = $2 AND reserved_by = $3 AND status = 'busy';
+SELECT rest_slot($1, $2, $3);
 
 -- name: expired
 -- Slots whose reservation has expired, and which no replica has taken over.

@@ -54,9 +54,10 @@ END $$;
 
 -- Stop a bot on request: one that waits or deploys is cancelled, and its slot released; one whose
 -- container runs is told to leave, and its slot looked at when the time to do so is over. One that
--- leaves already, or has ended, stays as it is.
-CREATE OR REPLACE FUNCTION stop_bot(p_bot_id bigint, p_reason text, p_grace_ms integer)
-    RETURNS SETOF transitions LANGUAGE plpgsql AS $$
+-- leaves already, or has ended, stays as it is. p_cause is what one that leaves ends with, if anything.
+CREATE OR REPLACE FUNCTION stop_bot(
+    p_bot_id bigint, p_reason text, p_grace_ms integer, p_cause text
+) RETURNS SETOF transitions LANGUAGE plpgsql AS $$
 DECLARE
     v_now timestamptz := botpool_now();
     v_waited boolean;
@@ -78,7 +79,8 @@ BEGIN
     v_from := v_bot.status;
     UPDATE bots
     SET status = CASE WHEN v_from IN ('PENDING', 'QUEUED', 'DEPLOYING') THEN 'CANCELLED' ELSE 'LEAVING' END,
-        ended_at = CASE WHEN v_from IN ('PENDING', 'QUEUED', 'DEPLOYING') THEN v_now END
+        ended_at = CASE WHEN v_from IN ('PENDING', 'QUEUED', 'DEPLOYING') THEN v_now END,
+        leaves_for = p_cause
     WHERE id = p_bot_id
     RETURNING * INTO v_bot;
 
@@ -98,8 +100,48 @@ BEGIN
         );
     END IF;
     RETURN QUERY SELECT * FROM record_step(
-        'bot', v_from, v_bot.status, v_slot, v_bot, p_reason, '{}', v_now
+        'bot', v_from, v_bot.status, v_slot, v_bot, p_reason,
+        CASE WHEN p_cause IS NULL THEN '{}' ELSE jsonb_build_object('cause', p_cause) END, v_now
     );
+END $$;
+
+-- Note when a bot was in its call; when it left, or was told to; and what it was told to leave for, once it
+-- has. After a relaunch it has yet to join.
+CREATE OR REPLACE FUNCTION note_stay() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF NEW.status = 'IN_CALL' THEN
+        NEW.joined_at := botpool_now();
+    ELSIF OLD.status = 'IN_CALL' THEN
+        IF NEW.status IN ('QUEUED', 'DEPLOYING') THEN
+            NEW.joined_at := NULL;
+        ELSE
+            NEW.left_at := botpool_now();
+        END IF;
+    END IF;
+    IF NEW.status = 'DONE' THEN NEW.failure_cause := NEW.leaves_for; END IF;
+    RETURN NEW;
+END $$;
+
+CREATE OR REPLACE TRIGGER bots_stay BEFORE UPDATE OF status ON bots
+    FOR EACH ROW WHEN (
+        OLD.status <> NEW.status
+        AND (NEW.status = 'IN_CALL' OR OLD.status = 'IN_CALL' OR NEW.leaves_for IS NOT NULL)
+    )
+    EXECUTE FUNCTION note_stay();
+
+-- Delete an ended bot that no slot has any more, and all that tells of it: what it reported and logged, its
+-- deliveries, and its transitions. Of those of its slots remain what happened and when, for the operator.
+-- False: there is no such bot, it has not ended, or its slot still has it.
+CREATE OR REPLACE FUNCTION delete_bot(p_bot_id bigint) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+    DELETE FROM bots b
+    WHERE id = p_bot_id AND ended_at IS NOT NULL
+        AND NOT EXISTS (SELECT FROM bot_pool_slots WHERE assigned_bot_id = b.id);
+    IF NOT FOUND THEN RETURN false; END IF;
+    DELETE FROM transitions WHERE bot_id = p_bot_id AND machine = 'bot';
+    UPDATE transitions SET bot_id = NULL, correlation_id = NULL, reason = 'deleted with its bot'
+    WHERE bot_id = p_bot_id;
+    RETURN true;
 END $$;
 
 -- The bot whose events and log lines are kept under a lease: the one that the slot has, and the one that it
@@ -114,7 +156,9 @@ CREATE OR REPLACE FUNCTION bot_that_speaks(p_slot_id bigint, p_lease bigint) RET
 $$;
 
 -- Bots before an id, newest first, by whichever field of p_page is given. The conditions are put
--- together anew each time, so that a correlation or a container is looked up by its index.
+-- together anew each time, so that a correlation or a container is looked up by its index. Times are
+-- bounds of ids, too, so that no more is read than lies between them: ids follow creation but for those
+-- of a moment, so the bound is that of the nearest 1,000.
 CREATE OR REPLACE FUNCTION list_bots(p_page jsonb) RETURNS SETOF bots LANGUAGE plpgsql STABLE AS $$
 DECLARE
     v_statuses text[] := ARRAY(SELECT jsonb_array_elements_text(nullif(p_page -> 'statuses', 'null')));
@@ -133,7 +177,39 @@ BEGIN
             THEN ' AND correlation_id = $1 ->> ''correlation_id''' END,
         CASE WHEN p_page ->> 'deduplication_key' IS NOT NULL
             THEN ' AND deduplication_key = $1 ->> ''deduplication_key''' END,
+        CASE WHEN p_page ->> 'meeting_url' IS NOT NULL
+            THEN ' AND hashtextextended(meeting_url, 0) = hashtextextended($1 ->> ''meeting_url'', 0)'
+                ' AND meeting_url = $1 ->> ''meeting_url''' END,
+        (
+            SELECT concat(' AND metadata <> ''{}''', string_agg(format(
+                ' AND (metadata @> ($1 #> ''{metadata,%s,0}'') OR metadata @> ($1 #> ''{metadata,%s,1}''))',
+                n - 1, n - 1
+            ), ''))
+            FROM jsonb_array_elements(nullif(p_page -> 'metadata', 'null')) WITH ORDINALITY AS m (_, n)
+            HAVING count(*) > 0
+        ),
+        CASE WHEN p_page ->> 'created_before' IS NOT NULL
+            THEN ' AND created_at < ($1 ->> ''created_before'')::timestamptz AND id <= $3' END,
+        CASE WHEN p_page ->> 'created_after' IS NOT NULL
+            THEN ' AND created_at >= ($1 ->> ''created_after'')::timestamptz AND id >= $4' END,
         ' ORDER BY id DESC LIMIT ($1 ->> ''limit'')::integer'
     )
-    USING p_page, v_statuses;
+    USING
+        p_page, v_statuses,
+        (
+            SELECT max(id) FROM (
+                SELECT id FROM bots
+                WHERE created_at < (p_page ->> 'created_before')::timestamptz
+                ORDER BY created_at DESC, id DESC
+                LIMIT 1000
+            ) newest
+        ),
+        (
+            SELECT min(id) FROM (
+                SELECT id FROM bots
+                WHERE created_at >= (p_page ->> 'created_after')::timestamptz
+                ORDER BY created_at, id
+                LIMIT 1000
+            ) oldest
+        );
 END $$;

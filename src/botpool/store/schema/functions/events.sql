@@ -41,8 +41,8 @@ CREATE OR REPLACE FUNCTION transition_event(p_step transitions, p_bot bots) RETU
                 'botDisplayName', p_bot.bot_display_name,
                 'metadata', coalesce(p_bot.metadata, '{}'),
                 -- An ended bot changes no more, so its row still has what it ended with.
-                'failureCause', CASE p_step.to_status WHEN 'FATAL' THEN p_bot.failure_cause END,
-                'failureReason', CASE p_step.to_status WHEN 'FATAL' THEN p_bot.failure_reason END
+                'failureCause', CASE WHEN p_step.to_status = p_bot.status THEN p_bot.failure_cause END,
+                'failureReason', CASE WHEN p_step.to_status = p_bot.status THEN p_bot.failure_reason END
             )
         END
     )

@@ -1,6 +1,13 @@
 -- Slots: taken for bots, given back, drained and deleted. What is locked first, and why these are
 -- functions: queue.sql.
 
+-- How long a bot may stay, NULL for any time. A thousand years are as good as any more, and are a time.
+CREATE OR REPLACE FUNCTION longest_stay(p_bot bots) RETURNS interval LANGUAGE sql IMMUTABLE
+    AS $$
+    SELECT least(p_bot.max_duration_ms, 31557600000000) * interval '1 millisecond'
+    WHERE p_bot.max_duration_ms IS NOT NULL
+$$;
+
 -- A slot that changed its status is looked at at once, unless the new one needs nothing. Launches that
 -- fail on its container, before the bot is heard, are counted.
 CREATE OR REPLACE FUNCTION schedule_slot() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -12,6 +19,11 @@ BEGIN
         NEW.due_at := botpool_now();
     ELSIF TG_OP = 'INSERT' OR NEW.due_at IS NOT DISTINCT FROM OLD.due_at THEN
         NEW.due_at := NULL;
+        IF NEW.status = 'busy' THEN
+            -- Its bot may have a longest stay.
+            SELECT botpool_now() + longest_stay(bots) INTO NEW.due_at
+            FROM bots WHERE id = NEW.assigned_bot_id;
+        END IF;
     END IF;
     IF TG_OP = 'UPDATE' THEN
         IF NEW.lease <> OLD.lease THEN NEW.deployment_started_at := NULL; END IF;
@@ -47,6 +59,21 @@ CREATE OR REPLACE TRIGGER bot_pool_slots_schedule_new BEFORE INSERT ON bot_pool_
 CREATE OR REPLACE TRIGGER bot_pool_slots_schedule BEFORE UPDATE OF status ON bot_pool_slots
     FOR EACH ROW WHEN (OLD.status <> NEW.status)
     EXECUTE FUNCTION schedule_slot();
+
+-- Let a busy slot that a replica has reserved be due when the longest stay of its bot is over, or, without
+-- that, not at all. Its bot may just have been told to leave; then it is due as that has set it.
+CREATE OR REPLACE FUNCTION rest_slot(p_slot_id bigint, p_lease bigint, p_replica text) RETURNS void
+    LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM FROM bot_pool_slots
+    WHERE id = p_slot_id AND lease = p_lease AND reserved_by = p_replica AND status = 'busy'
+    FOR NO KEY UPDATE;
+    IF NOT FOUND THEN RETURN; END IF;
+    UPDATE bot_pool_slots s
+    SET due_at = b.started_at + longest_stay(b)
+    FROM bots b
+    WHERE s.id = p_slot_id AND b.id = s.assigned_bot_id AND b.status <> 'LEAVING';
+END $$;
 
 -- When a bot was last heard on its slot; its assignment counts, and so does its start.
 -- botpool.models.assignments.last_heard is the same.

@@ -22,3 +22,28 @@ UPDATE webhook_deliveries
 SET payload = jsonb_set(payload, '{data}', (payload -> 'data') - 'occurredAt')
     || jsonb_build_object('id', 'evt_' || transition_id)
 WHERE next_attempt_at IS NOT NULL;
+
+-- What callers ask of a bot, and are told of its stay.
+ALTER TABLE bots
+    ADD COLUMN max_duration_ms bigint CHECK (max_duration_ms > 0),
+    -- When it was in its call, and when it left that or was told to.
+    ADD COLUMN joined_at timestamptz,
+    ADD COLUMN left_at timestamptz,
+    -- Why it was told to leave, if that is what it ends with.
+    ADD COLUMN leaves_for text CHECK (leaves_for IN ('max_duration')),
+    DROP CONSTRAINT bot_failure,
+    -- A bot that leaves because its longest stay is over is DONE, and has that cause.
+    ADD CONSTRAINT bot_failure CHECK (
+        CASE status
+            WHEN 'FATAL' THEN failure_cause IS NOT NULL AND failure_reason IS NOT NULL
+            WHEN 'DONE' THEN failure_cause IS NOT DISTINCT FROM leaves_for
+            ELSE failure_cause IS NULL
+        END
+    );
+DROP FUNCTION IF EXISTS stop_bot(bigint, text, integer);
+
+-- Bots by their metadata, their meeting, and the time of their creation. A URL may be too long for an index.
+CREATE INDEX bots_metadata ON bots USING gin (metadata jsonb_path_ops) WHERE metadata <> '{}';
+CREATE INDEX bots_meeting ON bots (hashtextextended(meeting_url, 0), id);
+DROP INDEX bots_created_at;
+CREATE INDEX bots_created ON bots (created_at, id);

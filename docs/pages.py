@@ -40,6 +40,7 @@ _CAUSES = {
     FailureCause.LEFT_BY_HOST: "the host of the meeting removed the bot",
     FailureCause.NOT_ADMITTED: "the bot was not let into the call",
     FailureCause.BOT_FAILED: "the bot reported another failure",
+    FailureCause.MAX_DURATION: "its longest stay was over; such a bot is `DONE`, not `FATAL`",
 }
 
 

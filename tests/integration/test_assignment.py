@@ -555,7 +555,7 @@ async def test_a_change_that_is_rolled_back_leaves_no_transition(scene: Scene) -
     async def interrupted() -> None:
         async with scene.database.transaction() as connection:
             assert await connection.fetch(
-                named_queries("bots")["stop"], slot.assigned_bot_id, "stop", 0
+                named_queries("bots")["stop"], slot.assigned_bot_id, "stop", 0, None
             )
             raise KeyboardInterrupt
 

@@ -577,6 +577,32 @@ async def test_hosts_are_listed_drained_and_undrained(database: Database) -> Non
         problem(await api.alice.get("/api/v1/hosts"), 403, "forbidden")
 
 
+async def test_slots_are_listed_in_pages(database: Database) -> None:
+    async with opened(database, max_pool_size=12) as api:
+        for _ in range(12):
+            await api.ask()
+        await api.ask(meetingUrl="https://zoom.us/j/92345678901")
+        names: list[str] = []
+        parameters: dict[str, Any] = {"limit": 5}
+        for count in (5, 5, 3):
+            page = (await api.admin.get("/api/v1/slots", params=parameters)).json()
+            assert len(page["slots"]) == count
+            names += [slot["slotName"] for slot in page["slots"]]
+            parameters["cursor"] = page["nextCursor"]
+        assert parameters["cursor"] is None
+        assert names == [
+            *(f"pool-google-meet-{n:03}" for n in range(1, 13)),
+            "pool-zoom-001",
+        ]
+        zoom = (await api.admin.get("/api/v1/slots", params={"platform": "zoom"})).json()["slots"]
+        assert [slot["slotName"] for slot in zoom] == ["pool-zoom-001"]
+        for status, count in (("deploying", 13), ("idle", 0)):
+            found = (await api.admin.get("/api/v1/slots", params={"status": status})).json()
+            assert len(found["slots"]) == count
+        wrong = await api.admin.get("/api/v1/slots", params={"cursor": "nonsense"})
+        problem(wrong, 422, "invalid_cursor")
+
+
 async def test_a_slot_and_a_container_lead_to_their_bot_and_their_story(database: Database) -> None:
     async with opened(database) as api:
         bot = (await api.ask()).json()["bot"]
@@ -587,7 +613,7 @@ async def test_a_slot_and_a_container_lead_to_their_bot_and_their_story(database
             found = (await api.admin.get("/api/v1/slots", params=wanted)).json()["slots"]
             assert [one["id"] for one in found] == [slot.id]
         none = (await api.admin.get("/api/v1/slots", params={"containerRef": "c-2"})).json()
-        assert none == {"slots": []}
+        assert none == {"slots": [], "nextCursor": None}
         served = (await api.admin.get("/api/v1/containers/c-1/bot")).json()
         assert (served["id"], served["containerRef"]) == (bot["id"], "c-1")
         problem(await api.admin.get("/api/v1/containers/c-2/bot"), 404, "bot_not_found")

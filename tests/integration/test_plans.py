@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from botpool.models.bots import BotPage, NewBot
-from botpool.states import BOT_RELAUNCHABLE, Platform
+from botpool.models.slots import SlotPage
+from botpool.states import BOT_RELAUNCHABLE, Platform, SlotStatus
 from botpool.store import connect
 from botpool.store.queries import named_queries
 from testbed.crowd import crowd
@@ -127,6 +128,9 @@ HOT: dict[str, tuple[Any, ...]] = {
     "slots.record_deployment": ("slot", 1, "deployment", "queued", None, "deployment queued"),
     "slots.get": ("slot",),
     "slots.of_bots": (["bot"],),
+    "slots.page": (SlotPage(after=(MEET, 500), statuses=[SlotStatus.IDLE]),),
+    "slots.page of a container": (SlotPage(container_ref="zoom-1"),),
+    "slots.page of a bot": (SlotPage(assigned_bot_id=1),),
     "slots.of_token": (b"digest",),
     "slots.of_host": ("process", "a"),
     "slots.without_container": ("process", "a", False),

@@ -303,6 +303,11 @@ async def test_a_token_speaks_for_its_own_slot_alone(scene: Scene, http: httpx.A
             "Only the status FATAL may have a cause.",
         ),
         ("status", [], "body: Input should be a valid dictionary"),
+        (
+            "events",
+            {"lease": 1, "events": [{"type": "a", "data": {"x": "x" * 16_400}}]},
+            "events.0.data: must have at most 16384 bytes as JSON",
+        ),
     ],
 )
 async def test_a_request_that_cannot_be_met_says_what_is_wrong(

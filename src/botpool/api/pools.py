@@ -35,6 +35,7 @@ from botpool.errors import (
     Unauthorized,
 )
 from botpool.models.queue import QueuePage
+from botpool.models.slots import SlotPage
 from botpool.models.waiting import slot_waits_for
 from botpool.states import Platform, SlotStatus
 from botpool.store import Store
@@ -60,7 +61,7 @@ async def get_pool(_: TheAdmin, store: TheStore) -> PoolList:
     )
 
 
-@router.get("/slots")
+@router.get("/slots", responses=documented(InvalidRequest, InvalidCursor))
 async def list_slots(
     _: TheAdmin,
     store: TheStore,
@@ -68,18 +69,26 @@ async def list_slots(
     status: Annotated[list[SlotStatus] | None, Query()] = None,
     container_ref: Annotated[Text | None, Query(alias="containerRef")] = None,
     assigned_bot_id: Annotated[int | None, Query(alias="assignedBotId", ge=0, le=_LARGEST)] = None,
+    cursor: Cursor = None,
+    limit: Limit = 50,
 ) -> SlotList:
     """List the slots, by name, or those that match."""
-    found = [
-        slot
-        for slot in await store.slots.all()
-        if platform in {None, slot.platform}
-        and (status is None or slot.status in status)
-        and container_ref in {None, slot.container_ref}
-        and assigned_bot_id in {None, slot.assigned_bot_id}
-    ]
-    around = await surroundings(store, found)
-    return SlotList(slots=[SlotOut.of(slot, slot_waits_for(slot, around)) for slot in found])
+    found = await store.slots.page(
+        SlotPage(
+            after=None if cursor is None else place_of(cursor, Platform, whole_number),
+            limit=limit + 1,
+            platform=platform,
+            statuses=status,
+            container_ref=container_ref,
+            assigned_bot_id=assigned_bot_id,
+        )
+    )
+    page, next_cursor = page_of(found, limit, lambda slot: (slot.platform, slot.number))
+    around = await surroundings(store, page)
+    return SlotList(
+        slots=[SlotOut.of(slot, slot_waits_for(slot, around)) for slot in page],
+        next_cursor=next_cursor,
+    )
 
 
 @router.get("/slots/{slotId}", responses=documented(SlotNotFound))

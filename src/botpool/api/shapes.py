@@ -150,7 +150,11 @@ class CreateBots(Wire):
     """Requests for bots, at most 100."""
 
     # Checked one by one, so that each has an answer of its own.
-    bots: list[SkipValidation[BulkBot]] = Field(min_length=1, max_length=100)
+    bots: list[SkipValidation[BulkBot]] = Field(
+        min_length=1,
+        max_length=100,
+        json_schema_extra={"items": {"$ref": "#/components/schemas/BulkBot"}},
+    )
 
 
 class StopBots(Asked):
@@ -471,9 +475,10 @@ class PoolList(Wire):
 
 
 class SlotList(Wire):
-    """Every slot."""
+    """One page of slots. The last page has no `nextCursor`."""
 
     slots: list[SlotOut]
+    next_cursor: str | None = None
 
 
 class QueueEntryOut(Wire):

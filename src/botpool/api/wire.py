@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import orjson
 from pydantic import (
     BaseModel,
     BeforeValidator,
@@ -42,6 +43,9 @@ PlatformName = Annotated[
 ]
 """A platform by any of its names."""
 
+
+MOST_EVENT_BYTES = 16384
+"""Thousands of a bot's events are kept, and many are told in one answer."""
 
 _DEEPEST = 100
 _INTEGERS = range(-(2**63), 2**64)
@@ -139,7 +143,16 @@ class BotEventIn(Asked):
     """Something that happened in the call, such as a participant who joined."""
 
     type: str = Field(min_length=1, max_length=100, pattern=r"^[\w.:-]+$")
-    data: dict[str, Any] = Field(default_factory=dict)
+    data: dict[str, Any] = Field(
+        default_factory=dict, description=f"At most {MOST_EVENT_BYTES} bytes as JSON."
+    )
+
+    @field_validator("data")
+    @classmethod
+    def _check_size(cls, data: dict[str, Any]) -> dict[str, Any]:
+        if len(orjson.dumps(data)) > MOST_EVENT_BYTES:
+            raise ValueError(f"must have at most {MOST_EVENT_BYTES} bytes as JSON")
+        return data
 
 
 class EventsRequest(Asked):

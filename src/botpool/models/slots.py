@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from botpool.states import PLATFORM_ALIASES, Platform, SlotStatus
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from datetime import datetime
 
 SLOT_NAME_PREFIX = "pool"
@@ -141,3 +142,15 @@ class ImportedSlot:
     def slot_name(self) -> str:
         """The name that it gets here."""
         return slot_name(self.platform, self.number)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotPage:
+    """Which slots to list, by name: after a platform and a number, filtered by the other fields."""
+
+    after: tuple[Platform, int] | None = None
+    limit: int = 50
+    platform: Platform | None = None
+    statuses: Collection[SlotStatus] | None = None
+    container_ref: str | None = None
+    assigned_bot_id: int | None = None

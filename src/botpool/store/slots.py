@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from botpool.models.assignments import Ending, FailedLaunch, Lease
     from botpool.models.pulls import PullKey
-    from botpool.models.slots import ImportedSlot, Slot, WaitsFor
+    from botpool.models.slots import ImportedSlot, Slot, SlotPage, WaitsFor
     from botpool.models.transitions import Transition
     from botpool.states import BotStatus, SlotStatus
     from botpool.store.postgres.database import Database
@@ -64,6 +64,10 @@ class Slots:
     async def all(self) -> list[Slot]:
         """Every slot, by name."""
         return await self._queries.slots("all")
+
+    async def page(self, page: SlotPage) -> list[Slot]:
+        """One page of slots, by name."""
+        return await self._queries.slots("page", page)
 
     # Assignments end
 

@@ -450,3 +450,25 @@ BEGIN
         );
     END IF;
 END $$;
+
+-- Slots after a platform and a number, in the order of their names, by whichever field of p_page is given. The
+-- conditions are put together anew each time, so that a container or a bot is looked up by its index.
+CREATE OR REPLACE FUNCTION list_slots(p_page jsonb) RETURNS SETOF bot_pool_slots
+    LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN QUERY EXECUTE concat(
+        'SELECT * FROM bot_pool_slots WHERE true',
+        CASE WHEN p_page ->> 'after' IS NOT NULL THEN
+            ' AND (platform, number) > ($1 #>> ''{after,0}'', ($1 #>> ''{after,1}'')::bigint)' END,
+        CASE WHEN p_page ->> 'platform' IS NOT NULL
+            THEN ' AND platform = $1 ->> ''platform''' END,
+        CASE WHEN p_page ->> 'statuses' IS NOT NULL
+            THEN ' AND $1 -> ''statuses'' ? status' END,
+        CASE WHEN p_page ->> 'container_ref' IS NOT NULL
+            THEN ' AND container_ref = $1 ->> ''container_ref''' END,
+        CASE WHEN p_page ->> 'assigned_bot_id' IS NOT NULL
+            THEN ' AND assigned_bot_id = ($1 ->> ''assigned_bot_id'')::bigint' END,
+        ' ORDER BY platform, number LIMIT ($1 ->> ''limit'')::integer'
+    )
+    USING p_page;
+END $$;

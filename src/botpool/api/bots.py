@@ -48,9 +48,9 @@ from botpool.errors import (
     PlatformMismatch,
     ProjectNotFound,
     QueueTimeoutOutOfBounds,
+    Refused,
     TooManyBots,
     TooManyCreations,
-    Refused,
     TooManyRequests,
     Unauthorized,
 )

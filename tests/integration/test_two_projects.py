@@ -123,10 +123,9 @@ def calls(document: dict[str, Any], ids: dict[str, int]) -> Iterator[tuple[str, 
                 for parameter in operation.get("parameters", ())
                 if parameter["in"] == "path"
             }
-            given = {name: ids.get(name, "here") for name in named}
-            assert given.keys() - ids.keys() <= {"engine", "host", "container_ref"}, (
-                f"{path} has an id that this test doesn't know"
-            )
+            given = {name: ids.get(snake(name), "here") for name in named}
+            unknown = {name for name in named if snake(name) not in ids}
+            assert unknown <= {"engine", "host", "containerRef"}, f"unknown ids: {unknown}, {path}"
             body = operation.get("requestBody", {}).get("content", {}).get("application/json")
             yield (
                 method.upper(),

@@ -99,6 +99,7 @@ BotId = Annotated[int, Path(alias="botId", description="The bot's id.")]
             IdempotencyMismatch,
             DurationTooLong,
             ProjectNotFound,
+            TooManyRequests,
             TooManyBots,
             TooManyCreations,
         ),

@@ -25,11 +25,13 @@ router = APIRouter(include_in_schema=False)
 
 TAGS = {
     "bots": "Create bots, look at them, stop them.",
+    "projects": "Who owns bots, keys and webhooks, and the limits of each.",
+    "keys": "Make, list, rotate and revoke API keys.",
     "pool": "Slots, hosts, replicas and the queue, for operators.",
     "stream": "Events as they happen.",
     "runtime": "What a bot's container calls, with its slot's token.",
     "health": "Whether botpool is alive and ready, for probes. These need no key.",
-    "webhooks": "What botpool posts to you.",
+    "webhooks": "What botpool posts to you, where to, and what became of it.",
 }
 """What each group of calls is for."""
 

@@ -89,8 +89,12 @@ _KINDS: Mapping[type[BotpoolError], _Kind] = {
     WebhookPaused: _Kind(HTTPStatus.CONFLICT, "webhook_paused"),
     ProjectNameTaken: _Kind(HTTPStatus.CONFLICT, "project_name_taken"),
     ProjectInUse: _Kind(HTTPStatus.CONFLICT, "project_in_use"),
-    TooManyBots: _Kind(HTTPStatus.TOO_MANY_REQUESTS, "too_many_bots"),
-    TooManyCreations: _Kind(HTTPStatus.TOO_MANY_REQUESTS, "too_many_creations"),
+    TooManyBots: _Kind(
+        HTTPStatus.TOO_MANY_REQUESTS, "too_many_bots", headers={"Retry-After": "10"}
+    ),
+    TooManyCreations: _Kind(
+        HTTPStatus.TOO_MANY_REQUESTS, "too_many_creations", headers={"Retry-After": "1"}
+    ),
     DurationTooLong: _Kind(HTTPStatus.UNPROCESSABLE_ENTITY, "max_duration_out_of_bounds"),
     DuplicateBot: _Kind(HTTPStatus.CONFLICT, "duplicate_bot"),
     BotLive: _Kind(HTTPStatus.CONFLICT, "bot_live"),

@@ -29,7 +29,7 @@ router = APIRouter(
 )
 
 _LARGEST = 2**63 - 1
-KeyId = Annotated[int, Path(ge=1, le=_LARGEST)]
+KeyId = Annotated[int, Path(alias="keyId", ge=1, le=_LARGEST)]
 OverlapMs = Annotated[int, Field(ge=0, le=30 * 24 * 3_600_000)]
 
 # The answer has a secret: no cache may keep it.
@@ -99,7 +99,7 @@ async def list_keys(
     store: TheStore,
     project_id: Annotated[int | None, Query(alias="projectId", ge=1, le=_LARGEST)] = None,
 ) -> KeyList:
-    """Every key, and when it was last used. A client's key sees those of its project."""
+    """List every key, and when it was last used. A client's key sees those of its project."""
     if not caller.may_see(project_id):
         return KeyList(keys=[])
     found = await store.keys.all(caller.project_id or project_id)
@@ -116,7 +116,7 @@ async def create_key(
     return NewKeyOut(key=KeyOut.of(made), secret=secret)
 
 
-@router.post("/{key_id}/rotate", status_code=201, responses=documented(KeyNotFound))
+@router.post("/{keyId}/rotate", status_code=201, responses=documented(KeyNotFound))
 async def rotate_key(
     key_id: KeyId,
     response: Response,
@@ -136,7 +136,7 @@ async def rotate_key(
     return NewKeyOut(key=KeyOut.of(made), secret=secret)
 
 
-@router.delete("/{key_id}", responses=documented(KeyNotFound))
+@router.delete("/{keyId}", responses=documented(KeyNotFound))
 async def revoke_key(key_id: KeyId, _: TheAdmin, keys: TheKeys) -> KeyOut:
     """Revoke a key. Every replica refuses it within seconds. Its project keeps its bots."""
     return KeyOut.of(await keys.revoke(key_id))

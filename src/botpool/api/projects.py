@@ -32,7 +32,7 @@ router = APIRouter(
     responses=documented(Unauthorized, Forbidden, InvalidRequest, TooManyRequests),
 )
 
-ProjectId = Annotated[int, Path(ge=1, le=2**63 - 1)]
+ProjectId = Annotated[int, Path(alias="projectId", ge=1, le=2**63 - 1)]
 _Name = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME)]
 _Many = Annotated[int, Field(ge=0, le=2**31 - 1)]
 
@@ -124,7 +124,7 @@ class ProjectList(Wire):
 
 @router.get("")
 async def list_projects(caller: TheCaller, store: TheStore) -> ProjectList:
-    """Every project with its numbers. A client's key sees its own."""
+    """List every project with its numbers. A client's key sees its own."""
     if caller.project_id is not None:
         return ProjectList(projects=[ProjectOut.of(await store.projects.get(caller.project_id))])
     return ProjectList(projects=[ProjectOut.of(each) for each in await store.projects.all()])
@@ -141,13 +141,13 @@ async def create_project(
     return NewProjectOut(project=ProjectOut.of(project), webhook_secret=secret)
 
 
-@router.get("/{project_id}", responses=documented(ProjectNotFound))
+@router.get("/{projectId}", responses=documented(ProjectNotFound))
 async def get_project(project_id: ProjectId, caller: TheCaller, store: TheStore) -> ProjectOut:
-    """One project, with its numbers."""
+    """Get one project, with its numbers."""
     return ProjectOut.of(await visible_project(store, caller, project_id))
 
 
-@router.patch("/{project_id}", responses=documented(ProjectNotFound, ProjectNameTaken))
+@router.patch("/{projectId}", responses=documented(ProjectNotFound, ProjectNameTaken))
 async def change_project(
     project_id: ProjectId, request: ChangeProject, _: TheAdmin, store: TheStore
 ) -> ProjectOut:
@@ -158,9 +158,7 @@ async def change_project(
     return ProjectOut.of(await Projects(store).change(project_id, changes))
 
 
-@router.delete(
-    "/{project_id}", status_code=204, responses=documented(ProjectNotFound, ProjectInUse)
-)
+@router.delete("/{projectId}", status_code=204, responses=documented(ProjectNotFound, ProjectInUse))
 async def delete_project(project_id: ProjectId, _: TheAdmin, store: TheStore) -> None:
     """Delete a project that has no live bot, with its ended bots, its keys and its webhooks.
 
@@ -169,7 +167,7 @@ async def delete_project(project_id: ProjectId, _: TheAdmin, store: TheStore) ->
     await Projects(store).delete(project_id)
 
 
-@router.post("/{project_id}/rotate-secret", status_code=201, responses=documented(ProjectNotFound))
+@router.post("/{projectId}/rotate-secret", status_code=201, responses=documented(ProjectNotFound))
 async def rotate_project_secret(
     project_id: ProjectId,
     response: Response,

@@ -12,6 +12,8 @@ from botpool.api.errors import documented
 from botpool.api.paging import Cursor, Limit, page_of, place_of, whole_number
 from botpool.api.wire import Asked, Wire
 from botpool.errors import (
+    CallbackInvalid,
+    CallbackPrivate,
     DeliveryNotFound,
     Forbidden,
     InvalidRequest,
@@ -44,8 +46,8 @@ router = APIRouter(
 
 _LARGEST = 2**63 - 1
 _Id = Annotated[int, Field(ge=1, le=_LARGEST)]
-WebhookId = Annotated[int, Path(ge=1, le=_LARGEST)]
-DeliveryId = Annotated[int, Path(ge=1, le=_LARGEST)]
+WebhookId = Annotated[int, Path(alias="webhookId", ge=1, le=_LARGEST)]
+DeliveryId = Annotated[int, Path(alias="deliveryId", ge=1, le=_LARGEST)]
 
 _Url = Annotated[str, Field(max_length=MOST_CHARACTERS, description="Where events are posted to.")]
 _Description = Annotated[str, Field(max_length=200)]
@@ -224,7 +226,7 @@ async def list_deliveries(
     cursor: Cursor = None,
     limit: Limit = 50,
 ) -> DeliveryList:
-    """What was or is to be delivered, to endpoints and to callback URLs, newest first."""
+    """List what was or is to be delivered, to endpoints and to callback URLs, newest first."""
     if not caller.may_see(project_id):
         return DeliveryList(deliveries=[])
     (before,) = (_LARGEST,) if cursor is None else place_of(cursor, whole_number)
@@ -263,11 +265,11 @@ async def resend_deliveries(
     return Resent(resent=await Endpoints(store, settings).resend_many(page))
 
 
-@router.get("/deliveries/{delivery_id}", responses=documented(DeliveryNotFound))
+@router.get("/deliveries/{deliveryId}", responses=documented(DeliveryNotFound))
 async def get_delivery(
     delivery_id: DeliveryId, caller: TheCaller, store: TheStore
 ) -> DeliveryDetails:
-    """One delivery: its body, and every attempt to make it."""
+    """Get one delivery: its body, and every attempt to make it."""
     delivery = await _visible_delivery(store, caller, delivery_id)
     return DeliveryDetails(
         delivery=DeliveryOut.of(delivery),
@@ -277,7 +279,7 @@ async def get_delivery(
 
 
 @router.post(
-    "/deliveries/{delivery_id}/resend",
+    "/deliveries/{deliveryId}/resend",
     status_code=202,
     responses=documented(DeliveryNotFound, WebhookPaused),
 )
@@ -298,14 +300,18 @@ async def list_webhooks(
     store: TheStore,
     project_id: Annotated[int | None, Query(alias="projectId", ge=1, le=_LARGEST)] = None,
 ) -> WebhookList:
-    """Every endpoint. A client's key sees those of its project."""
+    """List every endpoint. A client's key sees those of its project."""
     if not caller.may_see(project_id):
         return WebhookList(webhooks=[])
     found = await store.webhooks.endpoints(caller.project_id or project_id)
     return WebhookList(webhooks=[WebhookOut.of(endpoint) for endpoint in found])
 
 
-@router.post("", status_code=201, responses=documented(ProjectNotFound))
+@router.post(
+    "",
+    status_code=201,
+    responses=documented(InvalidRequest, CallbackInvalid, CallbackPrivate, ProjectNotFound),
+)
 async def create_webhook(
     request: CreateWebhook,
     response: Response,
@@ -326,13 +332,16 @@ async def create_webhook(
     return NewWebhookOut(webhook=WebhookOut.of(made), secret=secret)
 
 
-@router.get("/{webhook_id}", responses=documented(WebhookNotFound))
+@router.get("/{webhookId}", responses=documented(WebhookNotFound))
 async def get_webhook(webhook_id: WebhookId, caller: TheCaller, store: TheStore) -> WebhookOut:
-    """One endpoint: whether deliveries fail, and whether it is paused."""
+    """Get one endpoint: whether deliveries fail, and whether it is paused."""
     return WebhookOut.of(await _visible(store, caller, webhook_id))
 
 
-@router.patch("/{webhook_id}", responses=documented(WebhookNotFound))
+@router.patch(
+    "/{webhookId}",
+    responses=documented(InvalidRequest, CallbackInvalid, CallbackPrivate, WebhookNotFound),
+)
 async def change_webhook(
     webhook_id: WebhookId,
     request: ChangeWebhook,
@@ -347,7 +356,7 @@ async def change_webhook(
     return WebhookOut.of(changed)
 
 
-@router.delete("/{webhook_id}", status_code=204, responses=documented(WebhookNotFound))
+@router.delete("/{webhookId}", status_code=204, responses=documented(WebhookNotFound))
 async def delete_webhook(
     webhook_id: WebhookId, caller: TheCaller, store: TheStore, settings: TheSettings
 ) -> None:
@@ -356,7 +365,7 @@ async def delete_webhook(
     await Endpoints(store, settings).delete(webhook_id)
 
 
-@router.post("/{webhook_id}/rotate-secret", status_code=201, responses=documented(WebhookNotFound))
+@router.post("/{webhookId}/rotate-secret", status_code=201, responses=documented(WebhookNotFound))
 async def rotate_webhook_secret(
     webhook_id: WebhookId,
     response: Response,

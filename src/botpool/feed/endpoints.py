@@ -151,7 +151,11 @@ class Endpoints:
         return sent
 
     def _check(self, url: str) -> None:
-        check_callback(url, allow_private=self._settings.allow_private_callbacks)
+        try:
+            check_callback(url, allow_private=self._settings.allow_private_callbacks)
+        except InvalidRequest as error:
+            error.field = "url"
+            raise
 
     async def _wake(self) -> None:
         await self._store.installation.announce([WEBHOOKS])

@@ -334,8 +334,9 @@ class Settings(BaseSettings):
     webhook_secret: SecretStr | None = Field(
         default=None,
         description=(
-            "The secret that signs webhooks: `whsec_`, then 24 to 64 random bytes as base64."
-            " By default botpool makes one."
+            "The secret that signs what callback URLs get in projects that have no secret of their"
+            " own, such as the default project: `whsec_`, then 24 to 64 random bytes as base64. By"
+            " default botpool makes one."
         ),
     )
     allow_private_callbacks: bool = Field(

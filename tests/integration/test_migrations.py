@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import asyncpg
 import pytest
 
-from botpool.errors import SchemaTooNew, SetupError
+from botpool.errors import SchemaTooNew, SchemaUnfit, SetupError
 from botpool.models.queue import QueuePage
 from botpool.models.slots import WaitsFor
 from botpool.pool import Pool
@@ -222,3 +222,68 @@ async def test_bots_that_waited_before_they_were_counted_keep_their_places(
             (5000, 4),
         ]
         assert await database.fetch("SELECT FROM queue_changes") == []
+
+
+async def test_what_keys_owned_before_belongs_to_projects(empty_database_url: str) -> None:
+    """A client's bots to a project named after its key, all others to the default project."""
+    async with connect(empty_database_url) as database:
+        await apply(database, [step for step in migrations() if step.version < 12])
+        await database.execute(
+            """
+            CREATE FUNCTION refuse_ended() RETURNS trigger LANGUAGE plpgsql AS
+                'BEGIN RAISE EXCEPTION ''it has ended''; END';
+            CREATE TRIGGER bots_ended BEFORE UPDATE ON bots
+                FOR EACH ROW WHEN (OLD.ended_at IS NOT NULL) EXECUTE FUNCTION refuse_ended();
+            INSERT INTO api_keys (name, role, digest, prefix, created_at, revoked_at)
+            VALUES ('admin', 'admin', '1', '', now(), NULL), ('b', 'admin', '2', '', now(), NULL),
+                ('notes', 'client', '3', '', now(), NULL),
+                ('notes', 'client', '4', '', now(), now()),
+                ('default', 'client', '5', '', now(), NULL);
+            INSERT INTO bots (platform, meeting_url, bot_display_name, status, priority,
+                queue_timeout_ms, correlation_id, metadata, config, created_at, ended_at, key_id,
+                idempotency_key, request_digest, callback_url)
+            SELECT 'zoom', '', '', 'DONE', 1, 0, '', '{}', '{}', now(), now(), key, 'same', 'd', 'u'
+            FROM unnest(ARRAY[1, 2, 3, 4, 5, NULL]) WITH ORDINALITY AS k (key, n) ORDER BY n;
+            INSERT INTO webhook_deliveries (bot_id, transition_id, callback_url, payload,
+                created_at, next_attempt_at, attempts)
+            SELECT id, 0, callback_url, '{"type": "bot.status_changed", "data": {}}',
+                now(), now(), 2
+            FROM bots WHERE key_id = 4;
+            """
+        )
+        await migrate(database)
+        store = Store(database)
+        projects = {project.id: project.name for project in await store.projects.all()}
+        assert list(projects.values()) == ["default", "notes", "notes (key 4)", "default (key 5)"]
+        keys = await store.keys.all()
+        assert [projects.get(key.project_id or 0) for key in keys] == [
+            *(None, None),
+            *("notes", "notes (key 4)", "default (key 5)"),
+        ]
+        assert [key.expires_at is not None for key in keys] == [False, False, False, True, False]
+        bots = [await store.bots.get(bot_id) for bot_id in range(1, 7)]
+        assert [projects[bot.project_id] for bot in bots] == [
+            *("default", "default"),
+            *("notes", "notes (key 4)", "default (key 5)"),
+            "default",
+        ]
+        # In the default project the newest one is the answer to the request.
+        assert [bot.request_digest for bot in bots] == [None, None, b"d", b"d", b"d", b"d"]
+        (delivery,) = await store.webhooks.deliveries(4)
+        assert (delivery.project_id, delivery.url, delivery.attempts) == (3, "u", 2)
+        (due,) = await store.webhooks.reserve("me", 1000, 10, [], 10)
+        assert (due.tries, due.secrets, due.url) == (2, [], "u")
+
+
+async def test_a_botpool_from_before_finds_that_the_schema_is_not_its_own(
+    database: Database,
+) -> None:
+    """One that still runs can't let a client see what isn't its own, nor sign for it."""
+    for query in (
+        "SELECT * FROM api_keys WHERE revoked_at IS NULL",
+        "SELECT callback_url FROM webhook_deliveries",
+        "SELECT FROM a_table_of_later",
+        "SELECT a_function_of_later()",
+    ):
+        with pytest.raises(SchemaUnfit):
+            await database.fetch(query)

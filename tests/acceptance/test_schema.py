@@ -59,7 +59,7 @@ async def schemathesis(botpool: Serve, token: str, *options: str) -> str:
     )
     output, _ = await process.communicate()
     said = output.decode()
-    assert process.returncode == 0, said[-6000:]
+    assert process.returncode == 0, said[-16000:]
     return said
 
 
@@ -76,18 +76,28 @@ async def key_of(botpool: Serve, folder: Path, role: Role) -> str:
     return output.decode().strip()
 
 
+async def lift_limits(botpool: Serve) -> None:
+    """Of the default project: requests before may have set some."""
+    limits = ("maxLiveBots", "maxCreationsPerMinute", "maxDurationMs")
+    body = {"limits": dict.fromkeys(limits)}
+    assert (await botpool.client.patch("/api/v1/projects/1", json=body)).status_code == 200
+
+
 @pytest.mark.parametrize("role", [Role.ADMIN, Role.CLIENT])
 async def test_no_request_is_answered_by_an_error_or_by_what_is_not_documented(
     botpool: Serve, folder: Path, role: Role
 ) -> None:
     """Nor does any sequence of requests, each with what the ones before have answered."""
+    await lift_limits(botpool)
     key = await key_of(botpool, folder, role)
-    said = await schemathesis(botpool, key, "--exclude-path-regex", "/runtime/")
-    assert re.search(r"Tested: [12][0-9]", said)
+    # A caller that revokes or replaces its own key tests nothing any more.
+    said = await schemathesis(botpool, key, "--exclude-path-regex", "/runtime/|/keys/")
+    assert re.search(r"Tested: [3-9][0-9]", said)
     assert re.search(r"Stateful", said)
 
 
 async def test_nor_is_what_a_container_asks(botpool: Serve, folder: Path) -> None:
+    await lift_limits(botpool)
     made = await botpool.client.post(
         "/api/v1/bots", json={"meetingUrl": "https://teams.live.com/meet/9312345678901"}
     )

@@ -30,7 +30,7 @@ router = APIRouter(
 
 _LARGEST = 2**63 - 1
 KeyId = Annotated[int, Path(alias="keyId", ge=1, le=_LARGEST)]
-OverlapMs = Annotated[int, Field(ge=0, le=30 * 24 * 3_600_000)]
+OverlapMs = Annotated[int, Field(strict=True, ge=0, le=30 * 24 * 3_600_000)]
 
 # The answer has a secret: no cache may keep it.
 _PRIVATE = {"Cache-Control": "no-store"}
@@ -45,7 +45,7 @@ class CreateKey(Asked):
         description="An `admin` may do everything, a `viewer` see everything, and a `client` use"
         " what belongs to its project.",
     )
-    project_id: Annotated[int, Field(ge=1, le=_LARGEST)] | None = Field(
+    project_id: Annotated[int, Field(strict=True, ge=1, le=_LARGEST)] | None = Field(
         default=None,
         description="The project of a client's key. By default the default project.",
     )

@@ -34,10 +34,10 @@ router = APIRouter(
 
 ProjectId = Annotated[int, Path(alias="projectId", ge=1, le=2**63 - 1)]
 _Name = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME)]
-_Many = Annotated[int, Field(ge=0, le=2**31 - 1)]
+_Many = Annotated[int, Field(strict=True, ge=0, le=2**31 - 1)]
 
 
-class Limits(Asked):
+class SetLimits(Asked):
     """What a project may do. Null is no limit."""
 
     max_live_bots: _Many | None = Field(
@@ -46,7 +46,7 @@ class Limits(Asked):
     max_creations_per_minute: _Many | None = Field(
         default=None, description="How many bots it may create within any 60 seconds."
     )
-    max_duration_ms: Annotated[int, Field(ge=1, le=2**53)] | None = Field(
+    max_duration_ms: Annotated[int, Field(strict=True, ge=1, le=2**53)] | None = Field(
         default=None,
         description="How long its bots may stay. The `maxDurationMs` of a bot may be shorter.",
     )
@@ -56,14 +56,14 @@ class CreateProject(Asked):
     """A project to be made."""
 
     name: _Name
-    limits: Limits = Field(default_factory=Limits)
+    limits: SetLimits = Field(default_factory=SetLimits)
 
 
 class ChangeProject(Asked):
     """What to change. What is left out stays as it is, also among the limits."""
 
     name: _Name | None = None
-    limits: Limits | None = None
+    limits: SetLimits | None = None
 
 
 class LimitsOut(Wire):

@@ -1,10 +1,10 @@
 """Webhooks: the endpoints of projects, and what was delivered to them and to callback URLs."""
 
 from datetime import datetime, timedelta
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from fastapi import APIRouter, Path, Query, Response
-from pydantic import AwareDatetime, Field
+from pydantic import AwareDatetime, BeforeValidator, Field
 
 from botpool.api.auth import TheCaller
 from botpool.api.dependencies import TheSettings, TheStore
@@ -45,7 +45,7 @@ router = APIRouter(
 )
 
 _LARGEST = 2**63 - 1
-_Id = Annotated[int, Field(ge=1, le=_LARGEST)]
+_Id = Annotated[int, Field(strict=True, ge=1, le=_LARGEST)]
 WebhookId = Annotated[int, Path(alias="webhookId", ge=1, le=_LARGEST)]
 DeliveryId = Annotated[int, Path(alias="deliveryId", ge=1, le=_LARGEST)]
 
@@ -55,6 +55,16 @@ _EventTypes = Annotated[
     list[EndpointEvent],
     Field(min_length=1, max_length=10, description="The types of events to post."),
 ]
+
+
+def _is_text(value: Any) -> Any:
+    """Refuse a number: which time it would be is a guess."""
+    if not isinstance(value, str):
+        raise ValueError("must be a time such as 2026-01-01T00:00:00Z")  # noqa: TRY004
+    return value
+
+
+_Time = Annotated[AwareDatetime, BeforeValidator(_is_text)]
 
 
 class CreateWebhook(Asked):
@@ -86,7 +96,7 @@ class ChangeWebhook(Asked):
 class RotateSecret(Asked):
     """How a secret is replaced."""
 
-    overlap_ms: Annotated[int, Field(ge=0, le=30 * 24 * 3_600_000)] = Field(
+    overlap_ms: Annotated[int, Field(strict=True, ge=0, le=30 * 24 * 3_600_000)] = Field(
         default=OVERLAP // timedelta(milliseconds=1),
         description="How long messages are signed with the old secret, too. By default a day.",
     )
@@ -95,11 +105,11 @@ class RotateSecret(Asked):
 class ResendDeliveries(Asked):
     """Which deliveries to send again: those since a time that fit the rest."""
 
-    since: AwareDatetime = Field(description="Those that were written at this time or later.")
+    since: _Time = Field(description="Those that were written at this time or later.")
     webhook_id: _Id | None = None
     bot_id: _Id | None = None
     project_id: _Id | None = None
-    status: DeliveryStatus = Field(
+    status: Literal[DeliveryStatus.GIVEN_UP, DeliveryStatus.DELIVERED] = Field(
         default=DeliveryStatus.GIVEN_UP, description="Those that were given up, or delivered."
     )
 
@@ -211,7 +221,7 @@ class Resent(Wire):
     resent: int
 
 
-# Deliveries. They come before the endpoints, whose ids stand at the same place of the path.
+# Deliveries. An id is a number in these paths, so that no name stands at the place of another.
 
 
 @router.get("/deliveries")
@@ -265,7 +275,7 @@ async def resend_deliveries(
     return Resent(resent=await Endpoints(store, settings).resend_many(page))
 
 
-@router.get("/deliveries/{deliveryId}", responses=documented(DeliveryNotFound))
+@router.get("/deliveries/{deliveryId:int}", responses=documented(DeliveryNotFound))
 async def get_delivery(
     delivery_id: DeliveryId, caller: TheCaller, store: TheStore
 ) -> DeliveryDetails:
@@ -279,7 +289,7 @@ async def get_delivery(
 
 
 @router.post(
-    "/deliveries/{deliveryId}/resend",
+    "/deliveries/{deliveryId:int}/resend",
     status_code=202,
     responses=documented(DeliveryNotFound, WebhookPaused),
 )
@@ -332,14 +342,14 @@ async def create_webhook(
     return NewWebhookOut(webhook=WebhookOut.of(made), secret=secret)
 
 
-@router.get("/{webhookId}", responses=documented(WebhookNotFound))
+@router.get("/{webhookId:int}", responses=documented(WebhookNotFound))
 async def get_webhook(webhook_id: WebhookId, caller: TheCaller, store: TheStore) -> WebhookOut:
     """Get one endpoint: whether deliveries fail, and whether it is paused."""
     return WebhookOut.of(await _visible(store, caller, webhook_id))
 
 
 @router.patch(
-    "/{webhookId}",
+    "/{webhookId:int}",
     responses=documented(InvalidRequest, CallbackInvalid, CallbackPrivate, WebhookNotFound),
 )
 async def change_webhook(
@@ -356,7 +366,7 @@ async def change_webhook(
     return WebhookOut.of(changed)
 
 
-@router.delete("/{webhookId}", status_code=204, responses=documented(WebhookNotFound))
+@router.delete("/{webhookId:int}", status_code=204, responses=documented(WebhookNotFound))
 async def delete_webhook(
     webhook_id: WebhookId, caller: TheCaller, store: TheStore, settings: TheSettings
 ) -> None:
@@ -365,7 +375,9 @@ async def delete_webhook(
     await Endpoints(store, settings).delete(webhook_id)
 
 
-@router.post("/{webhookId}/rotate-secret", status_code=201, responses=documented(WebhookNotFound))
+@router.post(
+    "/{webhookId:int}/rotate-secret", status_code=201, responses=documented(WebhookNotFound)
+)
 async def rotate_webhook_secret(
     webhook_id: WebhookId,
     response: Response,

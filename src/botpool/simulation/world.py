@@ -317,6 +317,7 @@ class World:
             correlation_id=f"request {number}",
             max_launch_attempts=chance.choice((None, None, 1, MOST_LAUNCHES)),
             relaunch_in_call=chance.random() < 1 / 4,
+            max_duration_ms=1_200_000 if number % 8 == 0 else None,
             deduplication_key=f"meeting {number // 2}" if chance.random() < 1 / 10 else None,
             idempotency_key=f"request {number}",
             request_digest=str(number).encode(),

@@ -73,6 +73,11 @@ WHERE timeout_at > (SELECT botpool_now())
     AND EXISTS (SELECT FROM open_hosts(p.engine) WHERE room IS NULL OR room > 0)
     AND NOT EXISTS (SELECT FROM open_hosts(p.engine) WHERE probe)
 UNION ALL
+SELECT 'a bot with a longest stay is looked at when that is over', s.slot_name
+FROM bot_pool_slots s JOIN bots b ON b.id = s.assigned_bot_id
+WHERE s.status = 'busy' AND b.ended_at IS NULL AND b.max_duration_ms IS NOT NULL
+    AND (s.due_at IS NULL OR s.due_at > greatest(b.started_at + longest_stay(b), botpool_now()) + interval '1 hour')
+UNION ALL
 SELECT 'every change of status is one transition', machine || ' ' || subject
 FROM (
     SELECT

@@ -69,7 +69,9 @@ class Journal:
         """Note the new transitions among these rows."""
         if not rows or "machine" not in rows[0]:
             return
-        for row in sorted(rows, key=lambda row: int(row["id"])):
+        # A creation that writes none has a row without one, which tells of limits alone.
+        written = [row for row in rows if row["id"] is not None]
+        for row in sorted(written, key=lambda row: int(row["id"])):
             if row["id"] > self._last_id:
                 self._last_id = row["id"]
                 self._read(row)

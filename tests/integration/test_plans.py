@@ -143,7 +143,7 @@ HOT: dict[str, tuple[Any, ...]] = {
     "queue.page": (ZOOM, 100, "waiting", ZOOM, 51),
     "pools.is_full": (ZOOM,),
     "transitions.timeline": ("bot",),
-    "events.of_bot": ("bot", 0, 200, 2**20, True),
+    "events.of_bot": ("bot", 0, 200, 2**20),
     "events.of_slot": ("slot", 2**62, 200, 2**20),
     "events.read": (0, 0, 500),
     "events.bounds": (),

@@ -266,14 +266,10 @@ async def delete_bot(bot_id: BotId, caller: TheCaller, pool: ThePool, store: The
 async def get_bot_timeline(
     bot_id: BotId, caller: TheCaller, store: TheStore, cursor: Cursor = None, limit: Limit = 200
 ) -> Timeline:
-    """List what happened to a bot, and what it reported, in order.
-
-    Operators see what happened to its slots, too: whoever has no project.
-    """
+    """List what happened to a bot and its slots, and what the bot reported, in order."""
     await visible(store, caller, bot_id)
     (after,) = (0,) if cursor is None else place_of(cursor, whole_number)
-    slots = caller.project_id is None
-    return Timeline.of(await store.events.of_bot(bot_id, after, limit, MOST_BYTES, slots=slots))
+    return Timeline.of(await store.events.of_bot(bot_id, after, limit, MOST_BYTES))
 
 
 @router.get("/{botId}/logs", responses=documented(BotNotFound))

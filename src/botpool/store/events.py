@@ -50,14 +50,12 @@ class Events:
     def __init__(self, database: Database) -> None:
         self._queries = Queries(database, "events")
 
-    async def of_bot(
-        self, bot_id: int, after: int, most: int, most_bytes: int, *, slots: bool = True
-    ) -> EventPage:
-        """What happened to a bot, and to its slots, and what it reported, in order, after a place.
+    async def of_bot(self, bot_id: int, after: int, most: int, most_bytes: int) -> EventPage:
+        """What happened to a bot and its slots, and what it reported, in order, after a place.
 
         The page has at most `most` events, and ends with the one that makes `most_bytes` full.
         """
-        return await self._page("of_bot", bot_id, after, most, most_bytes, slots)
+        return await self._page("of_bot", bot_id, after, most, most_bytes)
 
     async def of_slot(self, slot_id: int, before: int, most: int, most_bytes: int) -> EventPage:
         """What happened to a slot before a place, the newest first, in pages as `of_bot` has."""

@@ -1,14 +1,9 @@
 -- name: of_bot
 -- What happened to a bot ($1) and to the slots that it was on, and what it reported, in order, after the
 -- place $2: at most $3 events, and none after they have made $4 bytes full. found: how many there were,
--- up to one beyond $3. $5: those of slots, too.
+-- up to one beyond $3.
 WITH place AS MATERIALIZED (
-    (
-        SELECT id FROM transitions
-        WHERE bot_id = $1 AND id > $2 AND ($5 OR machine = 'bot')
-        ORDER BY id
-        LIMIT $3::bigint + 1
-    )
+    (SELECT id FROM transitions WHERE bot_id = $1 AND id > $2 ORDER BY id LIMIT $3::bigint + 1)
     UNION ALL
     (SELECT id FROM bot_events WHERE bot_id = $1 AND id > $2 ORDER BY id LIMIT $3 + 1)
     ORDER BY id LIMIT $3 + 1

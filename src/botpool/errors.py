@@ -18,10 +18,12 @@ The first line of a class's docstring is its default message.
     │   ├── KeyNotFound
     │   ├── ProjectNotFound
     │   ├── WebhookNotFound
-    │   └── DeliveryNotFound
+    │   ├── DeliveryNotFound
+    │   └── SessionNotFound
     ├── Unauthorized              the request has no valid key or token
     ├── Forbidden                 the key is valid, but not for this
     ├── TooManyRequests           the key is used too fast
+    │   └── TooManyWrongKeys      of one address
     ├── EngineError
     │   ├── EngineUnavailable     no answer: the call may or may not have taken effect
     │   │   └── HostUnreachable   its host did not answer at all
@@ -140,6 +142,10 @@ class DeliveryNotFound(NotFound):
     """There is no such delivery."""
 
 
+class SessionNotFound(NotFound):
+    """There is no such session."""
+
+
 class Unauthorized(BotpoolError):
     """The request has no valid key or token."""
 
@@ -157,6 +163,10 @@ class TooManyRequests(BotpoolError):
     def __init__(self, retry_after_seconds: int = 1) -> None:
         super().__init__()
         self.retry_after_seconds = retry_after_seconds
+
+
+class TooManyWrongKeys(TooManyRequests):
+    """Too many requests of this address have a key, a token or a code that is not valid."""
 
 
 class EngineError(BotpoolError):

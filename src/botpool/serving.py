@@ -15,7 +15,9 @@ import uvicorn
 
 from botpool import __version__
 from botpool.access.keys import Keys
+from botpool.access.sessions import Sessions
 from botpool.api import create_app, create_worker_app
+from botpool.api.connections import server_config
 from botpool.engines import check_engine, lacks_images, make_engines
 from botpool.errors import BotpoolError, SettingsInvalid, SetupError
 from botpool.feed.orders import Orders
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 
     from fastapi import FastAPI
 
+    from botpool.models.keys import ApiKey
     from botpool.settings import Settings
     from botpool.store import Database
 
@@ -60,7 +63,8 @@ class Served:
     """The URL at which this machine reaches it, if it listens: a worker alone, for its health."""
     listens_on: str
     """Where it listens, in words: the URL, or that it is every address."""
-    admin_key: str
+    sessions: Sessions
+    admin: ApiKey
 
 
 class _Server(uvicorn.Server):
@@ -109,7 +113,7 @@ async def serving(
         pool = Pool(store, settings)
         await pool.queue.configure()
         keys = Keys(store, settings)
-        admin_key = await keys.ensure_admin_key()
+        admin = await keys.admin()
         replica = new_replica_name()
         await stack.enter_async_context(_present(store, replica, _role(api=api, worker=worker)))
         if worker:
@@ -118,10 +122,10 @@ async def serving(
             await stack.enter_async_context(
                 _answering(database, store, pool, settings, keys, replica, listening)
                 if api
-                else _http(create_worker_app(store), listening)
+                else _http(create_worker_app(store), settings, listening)
             )
         url = None if listening is None else settings.local_url
-        yield Served(store, pool, url, _where(settings), admin_key)
+        yield Served(store, pool, url, _where(settings), Sessions(store), admin)
 
 
 def _where(settings: Settings) -> str:
@@ -223,7 +227,7 @@ async def _answering(
     async with (
         _beside("listening", pool.listening.keep_noting(replica)),
         _beside("feed", feed.run(database)) as following,
-        _http(create_app(store, pool, settings, keys, feed), listening),
+        _http(create_app(store, pool, settings, keys, feed), settings, listening),
     ):
         try:
             yield
@@ -234,17 +238,9 @@ async def _answering(
 
 
 @asynccontextmanager
-async def _http(app: FastAPI, listening: socket.socket) -> AsyncIterator[None]:
+async def _http(app: FastAPI, settings: Settings, listening: socket.socket) -> AsyncIterator[None]:
     """Answer requests for the length of the block. Those under way at its end are answered."""
-    config = uvicorn.Config(
-        app,
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        timeout_graceful_shutdown=_CLOSE_SECONDS,
-    )
-    server = _Server(config)
+    server = _Server(server_config(app, settings.trusted_proxies or ""))
     async with _beside("server", server.serve(sockets=[listening])) as answering:
         try:
             yield

@@ -30,6 +30,7 @@ from botpool.container_file import (
     read_container_file,
 )
 from botpool.errors import SettingsInvalid
+from botpool.models.addresses import TrustedProxies
 from botpool.states import PLATFORM_ALIASES, Platform
 
 if TYPE_CHECKING:
@@ -40,6 +41,10 @@ Milliseconds = Annotated[int, Field(gt=0, le=2**31 - 1)]
 _PREFIX = "BOTPOOL_"
 _NEAR = 0.6
 """How much alike two words are, from 0 to 1, of which one may be the other misspelt."""
+
+API_KEY = f"{_PREFIX}API_KEY"
+"""The key that commands call the API of another machine with."""
+_NO_SETTINGS = {*OURS, API_KEY}
 
 KEY_FORM = "16 to 500 printable ASCII characters, without a space"
 """What a key that botpool did not make must look like."""
@@ -269,6 +274,26 @@ class Settings(BaseSettings):
             " An admin's key may make ten times as many."
         ),
     )
+    trusted_proxies: str | None = Field(
+        default=None,
+        description=(
+            "The proxies before botpool whose `X-Forwarded-For` and `X-Forwarded-Proto` count:"
+            " addresses and networks, separated by commas, such as `10.0.0.2,172.16.0.0/12`. By"
+            " default nobody's. See [access](../how-to/access.md#behind-a-proxy)."
+        ),
+    )
+    max_metadata_bytes: int = Field(
+        default=16_384,
+        ge=0,
+        le=2**20,
+        description="How many bytes a bot's metadata may have, as JSON.",
+    )
+    max_config_bytes: int = Field(
+        default=65_536,
+        ge=0,
+        le=2**20,
+        description="How many bytes a bot's configuration may have, as JSON.",
+    )
     public_url: str | None = Field(
         default=None,
         description="The URL at which containers reach botpool. By default the listening address.",
@@ -374,6 +399,15 @@ class Settings(BaseSettings):
         if url.path.rstrip("/").endswith("/api/v1"):
             raise ValueError("must not include /api/v1")
         return text.strip().rstrip("/")
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _check_trusted_proxies(cls, text: str | None) -> str | None:
+        try:
+            TrustedProxies(text or "")
+        except ValueError as error:
+            raise ValueError(f"must be addresses and networks: {error}") from None
+        return text
 
     @field_validator("warm_slots")
     @classmethod
@@ -505,7 +539,7 @@ def unknown_variables() -> dict[str, str | None]:
     for variable in sorted(os.environ):
         prefix, name = variable[: len(_PREFIX)].upper(), variable[len(_PREFIX) :].upper()
         # A botpool that is started in a container finds what botpool sets there.
-        if prefix == _PREFIX and name not in {*known, *old} and _PREFIX + name not in OURS:
+        if prefix == _PREFIX and name not in {*known, *old} and _PREFIX + name not in _NO_SETTINGS:
             near = _nearest(name, known)
             found[variable] = f"{_PREFIX}{near}" if near else None
     return found

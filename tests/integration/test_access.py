@@ -1,18 +1,15 @@
-"""Keys: made, found, revoked, and what a browser keeps instead of one."""
+"""Keys: made, found and revoked."""
 
 from __future__ import annotations
 
 import asyncio
-import base64
 import hashlib
-import hmac
 import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from botpool.access.keys import FRESH_SECONDS, Keys
-from botpool.access.sessions import SIGN_IN_LIFETIME, Sessions
 from botpool.errors import InvalidRequest, KeyNotFound
 from botpool.settings import Settings
 from botpool.states import Role
@@ -22,7 +19,6 @@ from tests.unit.test_limits import Clock
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from botpool.models.keys import ApiKey
     from tests.support.scene import Scene
 
 
@@ -34,11 +30,6 @@ def clock() -> Clock:
 @pytest.fixture
 def keys(scene: Scene, clock: Clock) -> Keys:
     return Keys(scene.store, Settings(), clock=clock)
-
-
-@pytest.fixture
-def sessions(keys: Keys) -> Sessions:
-    return Sessions(keys)
 
 
 @pytest.fixture
@@ -62,13 +53,6 @@ async def used(scene: Scene, *, at: object) -> None:
     """Return once the only key is known to have been used then."""
     while (await scene.store.keys.all())[0].last_used_at != at:
         pass
-
-
-def seal(digest: bytes, key_id: int, expires: int) -> str:
-    """Written anew here, so that a change of it is noticed: it signs every browser out."""
-    said = f"botpool sign-in {key_id} {expires}".encode()
-    sealed = base64.urlsafe_b64encode(hmac.digest(digest, said, "sha256")).rstrip(b"=")
-    return f"{key_id}.{expires}.{sealed.decode()}"
 
 
 # Making and finding
@@ -95,10 +79,9 @@ async def test_only_the_hash_of_a_key_is_kept(scene: Scene, keys: Keys) -> None:
 
 
 @pytest.mark.parametrize("key", ["", "bp_client_", "unknown", "ключ", "x" * 100_000, "\0"])
-async def test_what_is_no_key_opens_nothing(keys: Keys, sessions: Sessions, key: str) -> None:
+async def test_what_is_no_key_opens_nothing(keys: Keys, key: str) -> None:
     await keys.create("notes", Role.CLIENT)
     assert await keys.authenticate(key) is None
-    assert await sessions.sign_in(key) is None
 
 
 @pytest.mark.parametrize("name", ["", " ", "two\nlines", "\0", "\udcff", "x" * 101])
@@ -175,18 +158,15 @@ async def test_a_revoked_key_is_dead_at_once_where_it_was_revoked(keys: Keys) ->
 
 
 async def test_a_revoked_key_is_dead_within_seconds_on_every_replica(
-    scene: Scene, keys: Keys, sessions: Sessions, clock: Clock
+    scene: Scene, keys: Keys, clock: Clock
 ) -> None:
     created, key = await keys.create("notes", Role.CLIENT)
-    _, cookie = await sessions.sign_in(key) or (None, "")
     other = Keys(scene.store, Settings(), clock=clock)
     assert await other.authenticate(key)
-    assert await Sessions(other).authenticate(cookie)
     await keys.revoke(created.id)
     assert FRESH_SECONDS <= 5
     clock.now += FRESH_SECONDS
     assert await other.authenticate(key) is None
-    assert await Sessions(other).authenticate(cookie) is None
 
 
 async def test_to_revoke_twice_is_to_revoke_once(scene: Scene, keys: Keys) -> None:
@@ -236,69 +216,3 @@ async def test_no_request_waits_for_the_last_use_to_be_noted(scene: Scene, keys:
         assert await keys.authenticate(key) == created
         assert (await scene.store.keys.all())[0].last_used_at is None
     await used(scene, at=await scene.store.installation.now())
-
-
-# Browsers
-
-
-async def signed_in(
-    keys: Keys, sessions: Sessions, role: Role = Role.CLIENT
-) -> tuple[ApiKey, str, str]:
-    """A key as it is listed, itself, and what a browser keeps of it."""
-    created, key = await keys.create("notes", role)
-    signed = await sessions.sign_in(key)
-    assert signed is not None
-    assert signed[0] == created
-    return created, key, signed[1]
-
-
-async def test_what_a_browser_keeps_opens_what_its_key_does_and_is_not_the_key(
-    scene: Scene, keys: Keys, sessions: Sessions
-) -> None:
-    created, key, kept = await signed_in(keys, sessions)
-    digest = hashlib.sha256(key.encode()).digest()
-    expires = int((await scene.store.installation.now() + SIGN_IN_LIFETIME).timestamp())
-    found = await sessions.authenticate(kept)
-    assert (found and found.id) == created.id
-    assert kept == seal(digest, created.id, expires)
-    assert await keys.authenticate(kept) is None
-    assert await sessions.authenticate(key) is None
-
-
-async def test_what_a_browser_keeps_lasts_a_week(
-    scene: Scene, keys: Keys, sessions: Sessions, clock: Clock
-) -> None:
-    created, _, kept = await signed_in(keys, sessions)
-    for seconds, found in ((7 * 24 * 3600 - 2, created.id), (2, None)):
-        await scene.pass_time(seconds=seconds)
-        clock.now += FRESH_SECONDS
-        key = await sessions.authenticate(kept)
-        assert (key and key.id) == found
-
-
-async def test_what_a_browser_keeps_can_not_be_written_by_another(
-    keys: Keys, sessions: Sessions
-) -> None:
-    admin, _, _ = await signed_in(keys, sessions, Role.ADMIN)
-    client, client_key, kept = await signed_in(keys, sessions)
-    key_id, expires, sealed = kept.split(".")
-    digest = hashlib.sha256(client_key.encode()).digest()
-    forged = [
-        f"{admin.id}.{expires}.{sealed}",
-        f"{key_id}.{int(expires) + 1}.{sealed}",
-        f"{key_id}.{expires}.{'B' if sealed[0] == 'A' else 'A'}{sealed[1:]}",
-        f"{key_id}.{expires}.",
-        f"{key_id}.{expires}",
-        seal(digest, admin.id, int(expires)),
-        seal(b"", int(key_id), int(expires)),
-        f"{10**17}.{expires}.{sealed}",
-        f"{10**30}.{expires}.{sealed}",
-        f"٣.{expires}.{sealed}",
-        f"{kept}\n",
-        f"{kept}.{sealed}",
-        "",
-        "ключ",
-    ]
-    assert [await sessions.authenticate(each) for each in forged] == [None] * len(forged)
-    found = await sessions.authenticate(kept)
-    assert (found and found.id) == client.id

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from datetime import datetime, timedelta
 from http.cookies import SimpleCookie
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +13,9 @@ from pydantic import SecretStr
 from structlog.testing import capture_logs
 
 from botpool.access.keys import FRESH_SECONDS, Keys
-from botpool.access.limits import RateLimits
+from botpool.access.limits import RateLimits, WrongKeys
 from botpool.api import create_app
-from botpool.api.auth import TheAdmin, TheCaller, sign_in_path
+from botpool.api.auth import TheAdmin, TheCaller  # noqa: TC001 - FastAPI reads the annotations
 from botpool.errors import DatabaseUnreachable
 from botpool.settings import Settings
 from botpool.states import Role
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from botpool.models.keys import ApiKey
     from tests.support.scene import Scene
 
+SESSIONS = "/api/v1/sessions"
 GIVEN = "s3cret&key=with#signs+of%20URLs?"
 
 
@@ -48,6 +50,7 @@ def app(scene: Scene, keys: Keys, clock: Clock) -> FastAPI:
     settings = Settings(rate_limit_per_second=2)
     app = create_app(scene.store, scene.pool, settings, keys)
     app.state.limits = RateLimits(settings.rate_limit_per_second, clock=clock)
+    app.state.wrong_keys = WrongKeys(clock=clock)
 
     for method in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"):
 
@@ -87,9 +90,16 @@ async def signed_in(
 ) -> tuple[ApiKey, str]:
     """Sign the client in as a browser, with a key of its own."""
     created, key = await keys.create("notes", role)
-    response = await http.get("/sign-in", params={"key": key})
-    assert response.status_code == 303
+    assert (await http.get(await link_of(http, key))).status_code == 303
     return created, key
+
+
+async def link_of(http: httpx.AsyncClient, key: str) -> str:
+    """A link that signs in with a key."""
+    answer = await http.post(SESSIONS, headers=bearer(key))
+    assert answer.status_code == 201
+    url: str = answer.json()["url"]
+    return url
 
 
 # Keys
@@ -169,7 +179,7 @@ async def test_a_revoked_key_opens_nothing_within_seconds(
     await Keys(scene.store, Settings()).revoke(created.id)
     clock.now += FRESH_SECONDS
     assert problem(await http.get("/callers")) == (401, "unauthorized")
-    assert problem(await http.get("/sign-in", params={"key": key})) == (401, "unauthorized")
+    assert problem(await http.post(SESSIONS, headers=bearer(key))) == (401, "unauthorized")
 
 
 # Browsers
@@ -180,7 +190,8 @@ async def test_a_browser_that_signs_in_gets_a_strict_cookie_that_is_not_the_key(
     http: httpx.AsyncClient, keys: Keys, scheme: str, secure: bool | str
 ) -> None:
     _, key = await keys.create("notes", Role.CLIENT)
-    response = await http.get(f"{scheme}://botpool/sign-in", params={"key": key})
+    link = await link_of(http, key)
+    response = await http.get(link.replace("http:", f"{scheme}:"))
     assert (response.status_code, response.headers["location"]) == (303, "/")
     assert response.headers["cache-control"] == "no-store"
     assert response.headers["referrer-policy"] == "no-referrer"
@@ -195,54 +206,85 @@ async def test_a_browser_that_signs_in_gets_a_strict_cookie_that_is_not_the_key(
     }
     assert cookie["secure"] == secure
     assert key not in str(response.headers)
+    assert key not in link
+    assert link.rpartition("=")[2] not in str(response.headers)
 
 
-async def test_the_path_that_signs_in_carries_any_key(http: httpx.AsyncClient, keys: Keys) -> None:
-    key = await keys.ensure_admin_key()
-    assert key == GIVEN
-    assert (await http.get(sign_in_path(key))).status_code == 303
-    assert (await http.get("/admins")).json() == "admin"
-
-
-@pytest.mark.parametrize("query", ["", "?key=", "?key=wrong", "?key=%ff%00", "?token=x"])
-async def test_a_browser_without_a_key_is_not_signed_in(
-    http: httpx.AsyncClient, query: str
+async def test_a_link_signs_in_once_and_says_how_long_it_lasts(
+    scene: Scene, http: httpx.AsyncClient, keys: Keys
 ) -> None:
-    response = await http.get(f"/sign-in{query}")
+    key = await keys.ensure_admin_key()
+    answer = await http.post(SESSIONS, headers=bearer(key))
+    told = answer.json()
+    assert set(told) == {"url", "expiresAt"}
+    assert told["url"].startswith("http://botpool/sign-in?code=")
+    expires_at = await scene.store.installation.now() + timedelta(minutes=10)
+    assert datetime.fromisoformat(told["expiresAt"]) == expires_at
+    assert (await http.get(told["url"])).status_code == 303
+    assert (await http.get("/admins")).json() == "admin"
+    again = await http.get(told["url"])
+    assert problem(again) == (401, "unauthorized")
+    assert "run `botpool sign-in`" in again.json()["detail"].replace("Run", "run")
+
+
+@pytest.mark.parametrize("query", ["", "?code=", "?code=wrong", "?code=%ff%00", "?key={key}"])
+async def test_a_browser_without_a_code_is_not_signed_in_and_told_how_to(
+    http: httpx.AsyncClient, keys: Keys, query: str
+) -> None:
+    _, key = await keys.create("notes", Role.ADMIN)
+    path = f"/sign-in{query.format(key=key)}"
+    response = await http.get(path)
     assert problem(response) == (401, "unauthorized")
     assert "set-cookie" not in response.headers
+    page = await http.get(path, headers={"Accept": "text/html,*/*;q=0.8"})
+    assert (page.status_code, page.headers["content-type"]) == (401, "text/html; charset=utf-8")
+    assert "<code>botpool sign-in</code>" in page.text
+    assert page.headers["cache-control"] == "no-store"
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+    assert "set-cookie" not in page.headers
+    assert key not in response.text + page.text
 
 
-async def test_a_browser_is_signed_out_after_a_week(
-    scene: Scene, http: httpx.AsyncClient, keys: Keys, clock: Clock
+async def test_a_browser_can_not_stay_signed_in_for_ever_by_links_of_its_own(
+    http: httpx.AsyncClient, keys: Keys
+) -> None:
+    _, key = await signed_in(http, keys, Role.ADMIN)
+    answer = await http.post(SESSIONS, headers={"X-Botpool": "1"})
+    assert problem(answer) == (403, "forbidden")
+    assert (await http.post(SESSIONS, headers=bearer(key))).status_code == 201
+
+
+async def test_sessions_are_listed_and_ended_over_http(http: httpx.AsyncClient, keys: Keys) -> None:
+    created, key = await signed_in(http, keys)
+    _, other = await keys.create("other", Role.CLIENT)
+    _, admin = await keys.create("boss", Role.ADMIN)
+    kept = {"Cookie": f"botpool={http.cookies['botpool']}", "X-Botpool": "1"}
+    http.cookies.clear()
+    (mine,) = (await http.get(SESSIONS, headers=kept)).json()["sessions"]
+    assert set(mine) == {"id", "keyId", "keyName", "createdAt", "expiresAt", "current"}
+    assert (mine["keyId"], mine["keyName"], mine["current"]) == (created.id, "notes", True)
+    shown = [(await http.get(SESSIONS, headers=bearer(each))).json() for each in (key, admin)]
+    assert shown == [{"sessions": [{**mine, "current": False}]}] * 2
+    assert (await http.get(SESSIONS, headers=bearer(other))).json() == {"sessions": []}
+    path = f"{SESSIONS}/{mine['id']}"
+    refused = await http.delete(path, headers=bearer(other))
+    assert problem(refused) == (404, "session_not_found")
+    assert (await http.get("/callers", headers=kept)).status_code == 200
+    assert (await http.delete(path, headers=bearer(admin))).status_code == 204
+    assert problem(await http.get("/callers", headers=kept)) == (401, "unauthorized")
+    assert problem(await http.delete(path, headers=bearer(admin))) == (404, "session_not_found")
+
+
+async def test_a_browser_that_signs_out_keeps_nothing_that_opens_anything(
+    http: httpx.AsyncClient, keys: Keys
 ) -> None:
     await signed_in(http, keys)
     kept = {"Cookie": f"botpool={http.cookies['botpool']}"}
-    http.cookies.clear()
-    await scene.pass_time(days=7, seconds=-2)
-    clock.now += FRESH_SECONDS
-    assert (await http.get("/callers", headers=kept)).status_code == 200
-    await scene.pass_time(seconds=2)
-    clock.now += FRESH_SECONDS
-    assert problem(await http.get("/callers", headers=kept)) == (401, "unauthorized")
-
-
-async def test_a_cookie_that_was_changed_opens_nothing(http: httpx.AsyncClient, keys: Keys) -> None:
-    admin, _ = await keys.create("boss", Role.ADMIN)
-    await signed_in(http, keys)
-    key_id, expires, seal = http.cookies["botpool"].split(".")
-    http.cookies.clear()
-    for changed in (f"{admin.id}.{expires}.{seal}", f"{key_id}.{int(expires) + 9}.{seal}"):
-        response = await http.get("/callers", headers={"Cookie": f"botpool={changed}"})
-        assert problem(response) == (401, "unauthorized")
-
-
-async def test_a_browser_that_signs_out_keeps_nothing(http: httpx.AsyncClient, keys: Keys) -> None:
-    await signed_in(http, keys)
     response = await http.post("/sign-out", headers={"X-Botpool": "1"})
     assert (response.status_code, response.headers["location"]) == (303, "/")
     assert "botpool" not in http.cookies
     assert problem(await http.get("/callers")) == (401, "unauthorized")
+    assert problem(await http.get("/callers", headers=kept)) == (401, "unauthorized")
 
 
 # Forgery
@@ -335,10 +377,89 @@ async def test_a_key_that_is_used_too_fast_has_to_wait(
     assert [answer.status_code for answer in again] == [200, 429]
 
 
-async def test_signing_in_counts_too(http: httpx.AsyncClient, keys: Keys) -> None:
+async def test_links_count_too(http: httpx.AsyncClient, keys: Keys) -> None:
     _, key = await keys.create("notes", Role.CLIENT)
-    answers = [await http.get("/sign-in", params={"key": key}) for _ in range(5)]
-    assert [answer.status_code for answer in answers] == [303] * 4 + [429]
+    answers = [await http.post(SESSIONS, headers=bearer(key)) for _ in range(5)]
+    assert [answer.status_code for answer in answers] == [201] * 4 + [429]
+
+
+WRONG: list[tuple[str, str, dict[str, str]]] = [
+    ("GET", "/callers", bearer("wrong")),
+    ("GET", "/callers", {"Cookie": "botpool=wrong"}),
+    ("POST", "/api/v1/runtime/claim", bearer("wrong")),
+    ("GET", "/sign-in?code=wrong", {}),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "headers"), WRONG, ids=str)
+async def test_an_address_that_sends_many_wrong_keys_has_to_wait_but_no_valid_key_does(
+    app: FastAPI,
+    keys: Keys,
+    clock: Clock,
+    method: str,
+    path: str,
+    headers: dict[str, str],
+) -> None:
+    _, key = await keys.create("notes", Role.CLIENT)
+    async with at(app, "192.0.2.1") as here, at(app, "192.0.2.2") as there:
+        answers = [await here.request(method, path, headers=headers) for _ in range(30)]
+        assert [answer.status_code for answer in answers] == [401] * 20 + [429] * 10
+        assert problem(answers[-1]) == (429, "too_many_wrong_keys")
+        assert answers[-1].headers["retry-after"] == "1"
+        assert (await here.get("/callers", headers=bearer(key))).status_code == 200
+        assert (await here.get(await link_of(here, key))).status_code == 303
+        assert (await there.request(method, path, headers=headers)).status_code == 401
+        clock.now += 1
+        assert (await here.request(method, path, headers=headers)).status_code == 401
+
+
+async def test_a_request_without_any_key_is_no_guess(app: FastAPI) -> None:
+    async with at(app, "192.0.2.1") as here:
+        answers = [await here.get("/callers") for _ in range(30)]
+    assert {answer.status_code for answer in answers} == {401}
+
+
+# Proxies
+
+
+def at(app: FastAPI, address: str) -> httpx.AsyncClient:
+    """A client with this address."""
+    transport = httpx.ASGITransport(app, client=(address, 1234))
+    return httpx.AsyncClient(transport=transport, base_url="http://botpool")
+
+
+@pytest.mark.parametrize(
+    ("proxy", "trusted"),
+    [("10.1.2.3", True), ("192.0.2.9", True), ("192.0.2.8", False), ("127.0.0.1", False)],
+)
+async def test_only_a_trusted_proxy_says_where_a_request_comes_from_and_how(
+    scene: Scene, keys: Keys, proxy: str, trusted: bool
+) -> None:
+    settings = Settings(trusted_proxies="10.0.0.0/8, 192.0.2.9", rate_limit_per_second=1000)
+    app = create_app(scene.store, scene.pool, settings, keys)
+    _, key = await keys.create("notes", Role.CLIENT)
+    async with at(app, proxy) as http:
+        wrong = bearer("wrong")
+        for _ in range(25):
+            # What the client itself claims comes first; what the proxy adds comes last.
+            claimed = {"X-Forwarded-For": "198.51.100.7, 203.0.113.1"}
+            last = await http.get(SESSIONS, headers={**wrong, **claimed})
+        assert last.status_code == 429
+        others = {"X-Forwarded-For": "198.51.100.7, 203.0.113.2"}
+        answer = await http.get(SESSIONS, headers={**wrong, **others})
+        assert answer.status_code == (401 if trusted else 429)
+        signed = await http.get(
+            await link_of(http, key), headers={"X-Forwarded-Proto": "https", **others}
+        )
+        assert signed.status_code == 303
+        assert ("Secure" in signed.headers["set-cookie"]) is trusted
+
+
+async def test_by_default_no_proxy_is_trusted(app: FastAPI, keys: Keys) -> None:
+    _, key = await keys.create("notes", Role.CLIENT)
+    async with at(app, "127.0.0.1") as http:
+        signed = await http.get(await link_of(http, key), headers={"X-Forwarded-Proto": "https"})
+        assert "Secure" not in signed.headers["set-cookie"]
 
 
 # Secrets
@@ -364,11 +485,15 @@ async def test_no_secret_is_in_a_log_an_error_or_the_servers_own_log_of_requests
         transport=httpx.ASGITransport(served, raise_app_exceptions=False), base_url="http://botpool"
     ) as http:
         with capture_logs() as lines:
-            await http.get("/sign-in", params={"key": key})
+            link = await link_of(http, key)
+            code = link.rpartition("=")[2]
+            await http.get(link)
             kept = http.cookies["botpool"]
             wrong = f"{key}x"
             answers = [
+                await http.get("/sign-in", params={"code": f"{code}x"}),
                 await http.get("/sign-in", params={"key": wrong}),
+                await http.get(link, headers={"Accept": "text/html"}),
                 await http.get("/callers", headers=bearer(wrong)),
                 await http.get("/admins"),
                 await http.post("/callers"),
@@ -378,14 +503,14 @@ async def test_no_secret_is_in_a_log_an_error_or_the_servers_own_log_of_requests
             async def fail(*_: object) -> None:
                 raise DatabaseUnreachable("gone")
 
-            monkeypatch.setattr(scene.store.keys, "find", fail)
-            answers.append(await http.get("/sign-in", params={"key": wrong}))
+            monkeypatch.setattr(scene.store.sessions, "sign_in", fail)
+            answers.append(await http.get(link))
     assert {answer.status_code for answer in answers} == {200, 401, 403, 429, 503}
     told = "".join(answer.text for answer in answers) + str(lines) + caplog.text
     # What uvicorn writes down of a request, once it is answered.
     told += str([(scope["path"], scope["query_string"]) for scope in scopes])
     assert {"key_id": created.id, "event": "browser signed in"}.items() <= lines[0].items()
-    for secret in (key.removeprefix(created.prefix), kept, kept.split(".")[2]):
+    for secret in (key.removeprefix(created.prefix), kept, code):
         assert secret not in told
 
 

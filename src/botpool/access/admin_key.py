@@ -20,12 +20,16 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+ADMIN_KEY = "admin.key"
+"""The name of the file."""
+
+
 class AdminKeyFile:
     """`admin.key` in a folder. Only its owner can read it, and it is never half written."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._path = folder / "admin.key"
+        self._path = folder / ADMIN_KEY
 
     def key(self, *, instead_of: str | None = None) -> str:
         """The key in the file. A new one if there is none, or if it is still `instead_of`."""

@@ -134,6 +134,12 @@ class Keys:
             key = await asyncio.to_thread(file.key, instead_of=key)
         return key
 
+    async def admin(self) -> ApiKey:
+        """The admin's key as it is listed. Raises what `ensure_admin_key` raises."""
+        while (found := await self.authenticate(await self.ensure_admin_key())) is None:
+            pass  # it was revoked at the same moment: there is another one now
+        return found
+
     async def authenticate(self, key: str) -> ApiKey | None:
         """The API key of this text, if it is known and works. Its use is noted later."""
         known = await self.known(token_digest(key))

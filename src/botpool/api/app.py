@@ -6,21 +6,24 @@ from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from botpool import __version__
-from botpool.access.limits import RateLimits
+from botpool.access.limits import RateLimits, WrongKeys
 from botpool.access.sessions import Sessions
 from botpool.api import (
-    auth,
     bots,
     health,
     home,
     pools,
     projects,
     runtime,
+    sessions,
+    sign_in,
     stream,
     webhooks,
 )
+from botpool.api.connections import LARGEST_BODY_BYTES
 from botpool.api.docs import add_docs, operation_id
 from botpool.api.errors import add_error_handlers, documented_everywhere
 from botpool.api.keys import router as keys_router
@@ -34,8 +37,6 @@ if TYPE_CHECKING:
     from botpool.pool import Pool
     from botpool.settings import Settings
     from botpool.store import Store
-
-_LARGEST_BODY_BYTES = 2**20
 
 
 def create_app(
@@ -51,6 +52,8 @@ def create_app(
         summary="Puts meeting bots into calls fast.",
         docs_url=None,
         redoc_url=None,
+        # A redirect would lead to whatever host the request names.
+        redirect_slashes=False,
         responses=documented_everywhere(),
         generate_unique_id_function=operation_id,
     )
@@ -58,21 +61,25 @@ def create_app(
     app.state.pool = pool
     app.state.settings = settings
     app.state.keys = keys
-    app.state.sessions = Sessions(keys)
+    app.state.sessions = Sessions(store)
     app.state.feed = feed
     # Without a feed nobody tells of orders, and bots learn them when they have waited.
     app.state.orders = (feed and feed.orders) or Orders(store, settings)
     app.state.readiness = health.Readiness(store)
     app.state.limits = RateLimits(settings.rate_limit_per_second)
-    app.add_middleware(BodyLimit, most_bytes=_LARGEST_BODY_BYTES)
+    app.state.wrong_keys = WrongKeys()
+    app.add_middleware(BodyLimit, most_bytes=LARGEST_BODY_BYTES)
+    if settings.trusted_proxies:
+        app.add_middleware(ProxyHeadersMiddleware, trusted_hosts=settings.trusted_proxies)
     add_error_handlers(app)
-    app.include_router(auth.router)
     app.include_router(bots.router)
     app.include_router(pools.router)
     app.include_router(projects.router)
     app.include_router(keys_router)
     app.include_router(webhooks.router)
     app.include_router(runtime.router)
+    app.include_router(sessions.router)
+    app.include_router(sign_in.router)
     app.include_router(home.router)
     app.include_router(health.router)
     add_docs(app)

@@ -4,32 +4,26 @@ A browser keeps a cookie in place of the key. Other sites can make a browser sen
 request that changes something must show that it comes from our pages.
 """
 
-from http import HTTPStatus
-from typing import Annotated
-from urllib.parse import quote
+from typing import TYPE_CHECKING, Annotated
 
-import structlog
-from fastapi import APIRouter, Depends, Query, Request
-from fastapi.responses import RedirectResponse
+from fastapi import Depends, Request
 from fastapi.security import APIKeyCookie, HTTPAuthorizationCredentials, HTTPBearer
 
-from botpool.access.keys import Keys
-from botpool.access.limits import RateLimits
-from botpool.access.sessions import SIGN_IN_LIFETIME, Sessions
-from botpool.api.dependencies import TheKeys, TheSessions
+from botpool.api.connections import caller_is_known
+from botpool.api.dependencies import keys_of, sessions_of
+from botpool.api.routes import GuardedRoute
 from botpool.errors import Forbidden, Unauthorized
 from botpool.models.keys import ApiKey
+from botpool.models.sessions import Session
 from botpool.states import Role
+
+if TYPE_CHECKING:
+    from botpool.access.limits import RateLimits, WrongKeys
 
 COOKIE = "botpool"
 
-_log: structlog.stdlib.BoundLogger = structlog.get_logger("botpool.api")
-
 _CHANGES_NOTHING = frozenset({"GET", "HEAD", "OPTIONS"})
 _SESSIONS = "/api/v1/sessions"
-# These answers contain the key, or a page that must not be shown after signing out: no cache may
-# keep them.
-_PRIVATE = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
 
 _bearer = HTTPBearer(
     auto_error=False,
@@ -44,42 +38,80 @@ _cookie = APIKeyCookie(
     " also needs the header `X-Botpool: 1`.",
 )
 
-# Not part of the API: only browsers use it.
-router = APIRouter(include_in_schema=False)
 
+async def identify(request: Request) -> ApiKey:
+    """The key of the caller. Raises `Unauthorized`, `Forbidden` or `TooManyRequests`.
 
-async def _limits_of(request: Request) -> RateLimits:
+    If there is a key in the header, the cookie is ignored. A request is counted once, however
+    often it is asked for its caller.
+    """
+    found: ApiKey | None = getattr(request.state, "key", None)
+    if found is not None:
+        return found
+    bearer, cookie = await _bearer(request), await _cookie(request)
+    key, session = await _authenticate(request, bearer, cookie)
+    if key is None:
+        if bearer is not None or cookie:
+            count_wrong_key(request)
+        raise Unauthorized("The request has no valid API key.")
+    caller_is_known(request)
+    # Checked first: a forged request must not use up its victim's rate limit.
+    if bearer is None:
+        refuse_forgery(request)
     limits: RateLimits = request.app.state.limits
-    return limits
+    limits.take(key)
+    refuse_change(request, key)
+    request.state.key, request.state.session = key, session
+    return key
 
 
-TheLimits = Annotated[RateLimits, Depends(_limits_of)]
+def count_wrong_key(request: Request) -> None:
+    """Count a request without a valid key against its address. Raises `TooManyWrongKeys`."""
+    wrong_keys: WrongKeys = request.app.state.wrong_keys
+    wrong_keys.count(request.client.host if request.client else "")
+
+
+async def _authenticate(
+    request: Request, bearer: HTTPAuthorizationCredentials | None, cookie: str | None
+) -> tuple[ApiKey | None, Session | None]:
+    if bearer is not None:
+        return await (await keys_of(request)).authenticate(bearer.credentials), None
+    session = await (await sessions_of(request)).authenticate(cookie) if cookie else None
+    return None if session is None else session.key, session
+
+
+class KeyRoute(GuardedRoute):
+    """A route for callers with a key."""
+
+    async def identify(self, request: Request) -> None:
+        """Raise what `identify` raises."""
+        await identify(request)
 
 
 async def caller(
     request: Request,
-    keys: TheKeys,
-    sessions: TheSessions,
-    limits: TheLimits,
-    bearer: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)],
-    cookie: Annotated[str | None, Depends(_cookie)],
+    _: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)],
+    __: Annotated[str | None, Depends(_cookie)],
 ) -> ApiKey:
-    """The key of the caller. Raises `Unauthorized`, `Forbidden` or `TooManyRequests`.
-
-    If there is a key in the header, the cookie is ignored.
-    """
-    key = await _authenticate(keys, sessions, bearer, cookie)
-    if key is None:
-        raise Unauthorized("The request has no valid API key.")
-    # Checked first: a forged request must not use up its victim's rate limit.
-    if bearer is None:
-        _refuse_forgery(request)
-    limits.take(key)
-    refuse_change(request, key)
-    return key
+    """The key of the caller. Raises what `identify` raises."""
+    return await identify(request)
 
 
 TheCaller = Annotated[ApiKey, Depends(caller)]
+
+
+async def session_of(request: Request, _: TheCaller) -> Session | None:
+    """The caller's session, if the caller is a browser."""
+    session: Session | None = request.state.session
+    return session
+
+
+TheSession = Annotated[Session | None, Depends(session_of)]
+
+
+def is_operator(key: ApiKey) -> bool:
+    """Whether the owner of a key sees what slots are made of: engines, hosts and images."""
+    return key.role is not Role.CLIENT
 
 
 def refuse_change(request: Request, key: ApiKey) -> None:
@@ -102,59 +134,7 @@ def admin(key: TheCaller) -> ApiKey:
 TheAdmin = Annotated[ApiKey, Depends(admin)]
 
 
-def sign_in_path(key: str) -> str:
-    """The path that signs a browser in with this key."""
-    return f"/sign-in?key={quote(key, safe='')}"
-
-
-@router.get("/sign-in")
-async def sign_in(
-    request: Request, sessions: TheSessions, limits: TheLimits, key: Annotated[str, Query()] = ""
-) -> RedirectResponse:
-    """Sign a browser in with a key, and redirect it to the dashboard, without the key."""
-    # The server logs the request later, from this scope: the key must not be in it.
-    request.scope["query_string"] = b""
-    signed = await sessions.sign_in(key)
-    if signed is None:
-        raise Unauthorized("The sign-in link has no valid API key.")
-    found, kept = signed
-    limits.take(found)
-    _log.info("browser signed in", key_id=found.id, key_name=found.name)
-    response = _redirect()
-    response.set_cookie(
-        COOKIE,
-        kept,
-        max_age=int(SIGN_IN_LIFETIME.total_seconds()),
-        secure=request.url.scheme == "https",
-        httponly=True,
-        samesite="strict",
-    )
-    return response
-
-
-@router.post("/sign-out")
-async def sign_out(request: Request) -> RedirectResponse:
-    """Sign a browser out."""
-    _refuse_forgery(request)
-    response = _redirect()
-    response.delete_cookie(
-        COOKIE, secure=request.url.scheme == "https", httponly=True, samesite="strict"
-    )
-    return response
-
-
-async def _authenticate(
-    keys: Keys,
-    sessions: Sessions,
-    bearer: HTTPAuthorizationCredentials | None,
-    cookie: str | None,
-) -> ApiKey | None:
-    if bearer is not None:
-        return await keys.authenticate(bearer.credentials)
-    return await sessions.authenticate(cookie) if cookie else None
-
-
-def _refuse_forgery(request: Request) -> None:
+def refuse_forgery(request: Request) -> None:
     """Raise `Forbidden` if a request changes something and another site may have sent it."""
     if request.method in _CHANGES_NOTHING:
         return
@@ -167,7 +147,3 @@ def _refuse_forgery(request: Request) -> None:
         and headers.get("origin") != ours
     ):
         raise Forbidden("A browser's request that changes something needs `X-Botpool: 1`.")
-
-
-def _redirect() -> RedirectResponse:
-    return RedirectResponse("/", HTTPStatus.SEE_OTHER, headers=_PRIVATE)

@@ -8,7 +8,7 @@ import orjson
 from fastapi import APIRouter, Depends, Header, Path, Query, Response
 from pydantic import AwareDatetime, ValidationError
 
-from botpool.api.auth import TheCaller
+from botpool.api.auth import KeyRoute, TheCaller, is_operator
 from botpool.api.dependencies import ThePool, TheSettings, TheStore
 from botpool.api.errors import documented, invalid_fields, problem_of
 from botpool.api.events import MOST_BYTES, Timeline
@@ -31,7 +31,7 @@ from botpool.api.shapes import (
     StoppedBots,
 )
 from botpool.api.waiting import what_bots_wait_for
-from botpool.api.wire import PlatformName, Text
+from botpool.api.wire import PlatformName, Text, check_size
 from botpool.errors import (
     BotLive,
     BotNotFound,
@@ -66,6 +66,7 @@ from botpool.store import Store
 router = APIRouter(
     prefix="/api/v1/bots",
     tags=["bots"],
+    route_class=KeyRoute,
     responses=documented(Unauthorized, Forbidden, InvalidRequest, TooManyRequests),
 )
 
@@ -222,7 +223,10 @@ async def list_bots(
     page, next_cursor = page_of(found, limit, lambda bot: (bot.id,))
     _, waiting = await what_bots_wait_for(store, page)
     return BotList(
-        bots=[BotOut.of(bot, waiting=waiting.get(bot.id)) for bot in page],
+        bots=[
+            BotOut.of(bot, waiting=waiting.get(bot.id), for_operator=is_operator(caller))
+            for bot in page
+        ],
         next_cursor=next_cursor,
     )
 
@@ -230,7 +234,7 @@ async def list_bots(
 @router.get("/{botId}", responses=documented(BotNotFound))
 async def get_bot(bot_id: BotId, caller: TheCaller, store: TheStore) -> BotOut:
     """Get one bot, with its place in the queue and its slot."""
-    return await _shown(store, await visible(store, caller, bot_id))
+    return await _shown(store, caller, await visible(store, caller, bot_id))
 
 
 @router.post("/{botId}/stop", responses=documented(BotNotFound))
@@ -248,7 +252,7 @@ async def stop_bot(
     await visible(store, caller, bot_id)
     reason = request.reason if request and request.reason else _STOPPED
     await pool.assignments.stop_bot(bot_id, reason)
-    return await _shown(store, await store.bots.get(bot_id))
+    return await _shown(store, caller, await store.bots.get(bot_id))
 
 
 @router.delete("/{botId}", status_code=204, responses=documented(BotNotFound, BotLive))
@@ -269,7 +273,8 @@ async def get_bot_timeline(
     """List what happened to a bot and its slots, and what the bot reported, in order."""
     await visible(store, caller, bot_id)
     (after,) = (0,) if cursor is None else place_of(cursor, whole_number)
-    return Timeline.of(await store.events.of_bot(bot_id, after, limit, MOST_BYTES))
+    page = await store.events.of_bot(bot_id, after, limit, MOST_BYTES)
+    return Timeline.of(page, for_operator=is_operator(caller))
 
 
 @router.get("/{botId}/logs", responses=documented(BotNotFound))
@@ -292,6 +297,8 @@ def new_bot(
 ) -> NewBot:
     """What a caller asks for. Raises `InvalidRequest` or `ProjectNotFound`."""
     project_id = _project_of(caller, request.project_id)
+    check_size("metadata", request.metadata, settings.max_metadata_bytes)
+    check_size("config", request.config, settings.max_config_bytes)
     if request.callback_url is not None:
         check_callback(request.callback_url, allow_private=settings.allow_private_callbacks)
     digest = None
@@ -338,7 +345,13 @@ def _project_of(caller: ApiKey, asked: int | None) -> int:
     return asked or caller.project_id or DEFAULT_PROJECT
 
 
-async def _shown(store: Store, bot: Bot) -> BotOut:
+async def _shown(store: Store, caller: ApiKey, bot: Bot) -> BotOut:
     place = await store.queue.place(bot.id) if bot.status is BotStatus.QUEUED else None
     slots, waiting = await what_bots_wait_for(store, [bot])
-    return BotOut.of(bot, place, slots.get(bot.id), waiting.get(bot.id))
+    return BotOut.of(
+        bot,
+        place,
+        slots.get(bot.id),
+        waiting.get(bot.id),
+        for_operator=is_operator(caller),
+    )

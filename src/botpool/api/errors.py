@@ -45,11 +45,13 @@ from botpool.errors import (
     ProjectNotFound,
     QueueTimeoutOutOfBounds,
     SchemaUnfit,
+    SessionNotFound,
     SlotNotFound,
     StaleLease,
     TooManyBots,
     TooManyCreations,
     TooManyRequests,
+    TooManyWrongKeys,
     Unauthorized,
     WebhookNotFound,
     WebhookPaused,
@@ -78,6 +80,9 @@ _KINDS: Mapping[type[BotpoolError], _Kind] = {
     TooManyRequests: _Kind(
         HTTPStatus.TOO_MANY_REQUESTS, "too_many_requests", headers={"Retry-After": "1"}
     ),
+    TooManyWrongKeys: _Kind(
+        HTTPStatus.TOO_MANY_REQUESTS, "too_many_wrong_keys", headers={"Retry-After": "1"}
+    ),
     StaleLease: _Kind(HTTPStatus.GONE, "assignment_ended"),
     BotNotFound: _Kind(HTTPStatus.NOT_FOUND, "bot_not_found"),
     SlotNotFound: _Kind(HTTPStatus.NOT_FOUND, "slot_not_found"),
@@ -86,6 +91,7 @@ _KINDS: Mapping[type[BotpoolError], _Kind] = {
     ProjectNotFound: _Kind(HTTPStatus.NOT_FOUND, "project_not_found"),
     WebhookNotFound: _Kind(HTTPStatus.NOT_FOUND, "webhook_not_found"),
     DeliveryNotFound: _Kind(HTTPStatus.NOT_FOUND, "delivery_not_found"),
+    SessionNotFound: _Kind(HTTPStatus.NOT_FOUND, "session_not_found"),
     WebhookPaused: _Kind(HTTPStatus.CONFLICT, "webhook_paused"),
     ProjectNameTaken: _Kind(HTTPStatus.CONFLICT, "project_name_taken"),
     ProjectInUse: _Kind(HTTPStatus.CONFLICT, "project_in_use"),
@@ -119,6 +125,8 @@ _KINDS: Mapping[type[BotpoolError], _Kind] = {
 _NOT_JSON = _Kind(HTTPStatus.BAD_REQUEST, "bad_request")
 _NO_CONTENT_TYPE = "body: must be JSON, with the header `Content-Type: application/json`"
 _UNREADABLE = "The body is not UTF-8 JSON, or it is nested too deeply."
+_MOST_WRONG = 20
+_LONGEST_NAME = 100
 _UNEXPECTED = _Kind(HTTPStatus.INTERNAL_SERVER_ERROR, "internal_error")
 _TOO_LARGE = _Kind(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "request_too_large")
 
@@ -242,11 +250,13 @@ def invalid_fields(errors: Sequence[Mapping[str, Any]], part: str | None = None)
             code=_field_code(each["type"]),
             detail=each["msg"].removeprefix("Value error, "),
         )
-        for each, place in zip(errors, places, strict=True)
+        for each, place in zip(errors[:_MOST_WRONG], places, strict=False)
     ]
     wrong = [
-        f"{_place(place)}: {field.detail}" for place, field in zip(places, fields, strict=True)
+        f"{_place(place)}: {field.detail}" for place, field in zip(places, fields, strict=False)
     ]
+    if len(errors) > _MOST_WRONG:
+        wrong.append(f"and {len(errors) - _MOST_WRONG} more")
     problem = _problem(_KINDS[InvalidRequest], f"{'; '.join(wrong)}.")
     return problem.model_copy(update={"errors": fields})
 
@@ -259,13 +269,18 @@ def _field_code(found: str) -> str:
 
 def _place(location: Sequence[str | int]) -> str:
     """The place in the request for people: a field, or a part such as its body."""
-    part, *field = map(str, location)
+    part, *field = _names(location)
     return ".".join(field) or part
+
+
+def _names(location: Sequence[str | int]) -> list[str]:
+    """The parts of a place. A client's own names may be long: they are cut."""
+    return [str(each)[:_LONGEST_NAME] for each in location]
 
 
 def _pointer(location: Sequence[str | int]) -> str:
     """The place in the request for programs."""
-    part, *field = map(str, location)
+    part, *field = _names(location)
     if part != "body":
         return ":".join((part, *field))
     return "#" + "".join(f"/{name.replace('~', '~0').replace('/', '~1')}" for name in field)
@@ -299,6 +314,19 @@ async def _answer_unexpected(_: Request, __: Exception) -> JSONResponse:
 
 def _kind_of(error: BotpoolError) -> _Kind:
     return next((_KINDS[each] for each in type(error).__mro__ if each in _KINDS), _UNEXPECTED)
+
+
+def raw_problem(status: HTTPStatus, code: str, detail: str) -> bytes:
+    """A whole answer in bytes, after which the connection is closed, for one without a request."""
+    kind = _Kind(status, code, headers={"Connection": "close"})
+    answer = _answer(kind, _problem(kind, detail))
+    head = b"".join(b"%b: %b\r\n" % header for header in answer.raw_headers)
+    return b"HTTP/1.1 %d %b\r\n%b\r\n%b" % (
+        status.value,
+        status.phrase.encode(),
+        head,
+        bytes(answer.body),
+    )
 
 
 def _problem(kind: _Kind, detail: str) -> Problem:

@@ -116,9 +116,13 @@ class Timeline(Wire):
     next_cursor: str | None = None
 
     @classmethod
-    def of(cls, page: EventPage) -> Self:
-        """A page as it goes over the wire."""
+    def of(cls, page: EventPage, *, for_operator: bool = True) -> Self:
+        """A page as it goes over the wire. Only operators see what an engine calls a deployment."""
+        told = [asdict(event) for event in page.events]
+        if not for_operator:
+            for event in told:
+                event["data"].get("details", {}).pop("deployment", None)
         return cls(
-            events=[Event.model_validate(asdict(event)) for event in page.events],
+            events=[Event.model_validate(event) for event in told],
             next_cursor=None if page.last is None else cursor_of((page.last,)),
         )

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Path, Query, Response
 from pydantic import Field
 
 from botpool.access.keys import OVERLAP
-from botpool.api.auth import TheAdmin, TheCaller
+from botpool.api.auth import KeyRoute, TheAdmin, TheCaller
 from botpool.api.dependencies import TheKeys, TheStore
 from botpool.api.errors import documented
 from botpool.api.wire import Asked, Wire
@@ -25,6 +25,7 @@ from botpool.states import Role
 router = APIRouter(
     prefix="/api/v1/keys",
     tags=["keys"],
+    route_class=KeyRoute,
     responses=documented(Unauthorized, Forbidden, InvalidRequest, TooManyRequests),
 )
 

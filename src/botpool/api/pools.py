@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
 
-from botpool.api.auth import TheAdmin
+from botpool.api.auth import KeyRoute, TheAdmin
 from botpool.api.dependencies import ThePool, TheStore
 from botpool.api.errors import documented
 from botpool.api.events import MOST_BYTES, Timeline
@@ -43,6 +43,7 @@ from botpool.store import Store
 router = APIRouter(
     prefix="/api/v1",
     tags=["pool"],
+    route_class=KeyRoute,
     responses=documented(Unauthorized, Forbidden, TooManyRequests),
 )
 

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Path, Response
 from pydantic import Field
 
 from botpool.access.projects import LONGEST_NAME, Projects
-from botpool.api.auth import TheAdmin, TheCaller
+from botpool.api.auth import KeyRoute, TheAdmin, TheCaller
 from botpool.api.dependencies import TheSettings, TheStore
 from botpool.api.errors import documented
 from botpool.api.webhooks import NewSecretOut, RotateSecret
@@ -29,6 +29,7 @@ from botpool.store import Store
 router = APIRouter(
     prefix="/api/v1/projects",
     tags=["projects"],
+    route_class=KeyRoute,
     responses=documented(Unauthorized, Forbidden, InvalidRequest, TooManyRequests),
 )
 

@@ -10,8 +10,11 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
-from botpool.api.dependencies import ThePool, TheSettings, TheStore
+from botpool.api.auth import count_wrong_key
+from botpool.api.connections import caller_is_known
+from botpool.api.dependencies import ThePool, TheSettings, store_of
 from botpool.api.errors import documented
+from botpool.api.routes import GuardedRoute
 from botpool.api.wire import (
     Claimed,
     ClaimRequest,
@@ -33,12 +36,6 @@ from botpool.models.slots import Slot
 from botpool.settings import Settings
 from botpool.states import BotStatus
 
-router = APIRouter(
-    prefix="/api/v1/runtime",
-    tags=["runtime"],
-    responses=documented(Unauthorized, StaleLease, InvalidRequest),
-)
-
 _bearer = HTTPBearer(
     auto_error=False,
     scheme_name="slotToken",
@@ -46,13 +43,44 @@ _bearer = HTTPBearer(
 )
 
 
-async def calling_slot(
-    store: TheStore, credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
-) -> AsyncIterator[Slot]:
+async def identify(request: Request) -> Slot:
     """The slot that the caller's token belongs to. Raises `Unauthorized`."""
+    found: Slot | None = getattr(request.state, "slot", None)
+    if found is not None:
+        return found
+    store = await store_of(request)
+    credentials = await _bearer(request)
     slot = await store.slots.of_token(credentials.credentials) if credentials else None
     if slot is None:
+        if credentials is not None:
+            count_wrong_key(request)
         raise Unauthorized("The request has no valid slot token.")
+    caller_is_known(request)
+    request.state.slot = slot
+    return slot
+
+
+class SlotRoute(GuardedRoute):
+    """A route for containers."""
+
+    async def identify(self, request: Request) -> None:
+        """Raise what `identify` raises."""
+        await identify(request)
+
+
+router = APIRouter(
+    prefix="/api/v1/runtime",
+    tags=["runtime"],
+    route_class=SlotRoute,
+    responses=documented(Unauthorized, StaleLease, InvalidRequest),
+)
+
+
+async def calling_slot(
+    request: Request, _: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
+) -> AsyncIterator[Slot]:
+    """The slot that the caller's token belongs to. Raises `Unauthorized`."""
+    slot = await identify(request)
     try:
         yield slot
     except SlotNotFound as error:

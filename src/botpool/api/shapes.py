@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from botpool.models.pulls import ImagePull
     from botpool.models.queue import QueueEntry, QueuePlace
     from botpool.models.replicas import Replica
+    from botpool.models.sessions import Session
     from botpool.models.slots import Slot
     from botpool.models.waiting import WaitingFor
 
@@ -66,6 +67,8 @@ _BOT: JsonDict = {
     "deduplicationKey": None,
     "metadata": {"customer": "42"},
 }
+
+_FOR_OPERATORS = "Only operators see it."
 
 
 class CreateBot(Asked):
@@ -182,11 +185,13 @@ class WaitingForOut(Wire):
     total: int | None
 
     @classmethod
-    def of(cls, waiting: WaitingFor | None) -> Self | None:
-        """A wait as it goes over the wire."""
+    def of(cls, waiting: WaitingFor | None, *, for_operator: bool = True) -> Self | None:
+        """A wait as it goes over the wire. Only operators see images, hosts and engines' words."""
         if waiting is None:
             return None
-        return cls(**{name: getattr(waiting, name) for name in cls.model_fields})
+        shown = cls(**{name: getattr(waiting, name) for name in cls.model_fields})
+        hidden = {"detail": waiting.what.sentence, "error": None}
+        return shown if for_operator else shown.model_copy(update=hidden)
 
 
 class SlotOut(Wire):
@@ -196,9 +201,9 @@ class SlotOut(Wire):
     slot_name: str
     status: SlotStatus
     platform: Platform
-    engine: str
-    host: str | None
-    image: str | None
+    engine: str | None = Field(description=_FOR_OPERATORS)
+    host: str | None = Field(description=_FOR_OPERATORS)
+    image: str | None = Field(description=_FOR_OPERATORS)
     container_ref: str | None
     assigned_bot_id: int | None
     lease: int
@@ -206,21 +211,25 @@ class SlotOut(Wire):
     last_assigned_at: datetime
     last_released_at: datetime | None
     recovery_attempts: int
-    error_message: str | None
+    error_message: str | None = Field(description=_FOR_OPERATORS)
     draining: bool
-    deployment_status: str | None
+    deployment_status: str | None = Field(description=_FOR_OPERATORS)
     waiting_for: WaitingForOut | None = None
     created_at: datetime
 
     @classmethod
-    def of(cls, slot: Slot, waiting: WaitingFor | None = None) -> Self:
+    def of(
+        cls, slot: Slot, waiting: WaitingFor | None = None, *, for_operator: bool = True
+    ) -> Self:
         """A slot as it goes over the wire, with what it waits for."""
         own = cls.model_fields.keys() - {"deployment_status", "waiting_for"}
-        return cls(
+        shown = cls(
             **{name: getattr(slot, name) for name in own},
             deployment_status=slot.deployment,
-            waiting_for=WaitingForOut.of(waiting),
+            waiting_for=WaitingForOut.of(waiting, for_operator=for_operator),
         )
+        hidden = ("engine", "host", "image", "error_message", "deployment_status")
+        return shown if for_operator else shown.model_copy(update=dict.fromkeys(hidden))
 
 
 class BotOut(Wire):
@@ -269,6 +278,8 @@ class BotOut(Wire):
         place: QueuePlace | None = None,
         slot: Slot | None = None,
         waiting: WaitingFor | None = None,
+        *,
+        for_operator: bool = True,
     ) -> Self:
         """A bot as it goes over the wire: its place in the queue, its slot, what it waits for."""
         more = {"queue_position", "estimated_wait_ms", "waiting_for", "slot"}
@@ -277,8 +288,8 @@ class BotOut(Wire):
             **{name: getattr(bot, name) for name in own},
             queue_position=place.position if place else None,
             estimated_wait_ms=place.estimated_wait_ms if place else None,
-            waiting_for=WaitingForOut.of(waiting),
-            slot=SlotOut.of(slot, waiting) if slot else None,
+            waiting_for=WaitingForOut.of(waiting, for_operator=for_operator),
+            slot=SlotOut.of(slot, waiting, for_operator=for_operator) if slot else None,
         )
 
 
@@ -502,3 +513,39 @@ class QueueList(Wire):
 
     entries: list[QueueEntryOut]
     next_cursor: str | None = None
+
+
+class SignInLink(Wire):
+    """A link that signs one browser in, once."""
+
+    url: str
+    expires_at: datetime
+
+
+class SessionOut(Wire):
+    """A browser that is signed in."""
+
+    id: int
+    key_id: int
+    key_name: str
+    created_at: datetime
+    expires_at: datetime
+    current: bool = Field(description="Whether it is the session of the one who asks.")
+
+    @classmethod
+    def of(cls, session: Session, *, current: bool) -> Self:
+        """A session as it goes over the wire."""
+        return cls(
+            id=session.id,
+            key_id=session.key.id,
+            key_name=session.key.name,
+            created_at=session.created_at,
+            expires_at=session.expires_at,
+            current=current,
+        )
+
+
+class SessionList(Wire):
+    """The browsers that are signed in."""
+
+    sessions: list[SessionOut]

@@ -14,8 +14,8 @@ from fastapi import APIRouter, Depends, Header, Query, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from botpool.api.auth import TheCaller
-from botpool.api.dependencies import TheKeys
+from botpool.api.auth import KeyRoute, TheCaller, TheSession
+from botpool.api.dependencies import TheKeys, TheSessions
 from botpool.api.errors import documented
 from botpool.api.wire import PlatformName
 from botpool.errors import (
@@ -74,7 +74,7 @@ _SCHEMA = {
     },
 }
 
-router = APIRouter(prefix="/api/v1", tags=["stream"])
+router = APIRouter(prefix="/api/v1", tags=["stream"], route_class=KeyRoute)
 
 
 async def feed_of(request: Request) -> Feed:
@@ -180,7 +180,9 @@ def _texts(batch: Sequence[StreamEvent]) -> list[bytes]:
 )
 async def stream_events(
     caller: TheCaller,
+    session: TheSession,
     keys: TheKeys,
+    sessions: TheSessions,
     feed: TheFeed,
     platform: Annotated[
         PlatformName | None, Query(description="Only events of this platform.")
@@ -213,6 +215,8 @@ async def stream_events(
 
     async def still_open() -> bool:
         try:
+            if session is not None:
+                return await sessions.opens(session.id)
             return await keys.opens(caller.id)
         except BotpoolError as error:
             log_failure("can't check whether a key is still valid", error)

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 from fastapi import APIRouter, Path, Query, Response
 from pydantic import AwareDatetime, BeforeValidator, Field
 
-from botpool.api.auth import TheCaller
+from botpool.api.auth import KeyRoute, TheCaller
 from botpool.api.dependencies import TheSettings, TheStore
 from botpool.api.errors import documented
 from botpool.api.paging import Cursor, Limit, page_of, place_of, whole_number
@@ -41,6 +41,7 @@ from botpool.store import Store
 router = APIRouter(
     prefix="/api/v1/webhooks",
     tags=["webhooks"],
+    route_class=KeyRoute,
     responses=documented(Unauthorized, Forbidden, InvalidRequest, TooManyRequests),
 )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+from math import isfinite
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import orjson
@@ -12,9 +14,11 @@ from pydantic import (
     Field,
     WithJsonSchema,
     field_validator,
+    model_validator,
 )
 from pydantic.alias_generators import to_camel
 
+from botpool.errors import InvalidRequest
 from botpool.meetings import PLATFORM_NAMES
 from botpool.states import (
     BOT_MAY_BLAME,
@@ -26,7 +30,7 @@ from botpool.states import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Mapping, Sequence
 
 Lease = Annotated[
     int,
@@ -48,7 +52,7 @@ MOST_EVENT_BYTES = 16384
 """Thousands of a bot's events are kept, and many are told in one answer."""
 
 _DEEPEST = 100
-_INTEGERS = range(-(2**63), 2**64)
+_MOST_UNKNOWN = 10
 
 
 def _kept(value: Any) -> Any:
@@ -58,28 +62,55 @@ def _kept(value: Any) -> Any:
         depth += 1
         if depth > _DEEPEST:
             raise ValueError(f"must not be nested more than {_DEEPEST} levels deep")
-        for each in found:
-            if isinstance(each, str) and not is_text(each):
-                raise ValueError("must not contain NUL (\\u0000) or half of a surrogate pair")
-            if isinstance(each, int) and each not in _INTEGERS:
-                raise ValueError("must not contain an integer of more than 64 bits")
-        found = [inner for each in found for inner in _inside(each)]
+        # Kind by kind: a body may have hundreds of thousands of values, and nothing else is done
+        # while they are looked at.
+        kinds: dict[type, list[Any]] = {
+            kind: [each for each in found if type(each) is kind] for kind in {*map(type, found)}
+        }
+        for kind, fit, refusal in _FITTING:
+            if kind in kinds and not fit(kinds[kind]):
+                raise ValueError(refusal)
+        found = [*chain.from_iterable(kinds.get(list, ()))]
+        for each in kinds.get(dict, ()):
+            found += each
+            found += each.values()
     return value
-
-
-def _inside(value: object) -> Iterable[object]:
-    if isinstance(value, dict):
-        return [*value.keys(), *value.values()]
-    return value if isinstance(value, list) else ()
 
 
 def is_text(text: str) -> bool:
     """Whether the database can store a text."""
+    return _are_texts([text])
+
+
+def _are_texts(texts: Sequence[str]) -> bool:
     try:
-        text.encode()
+        return b"\0" not in "".join(texts).encode()
     except UnicodeEncodeError:
         return False
-    return "\0" not in text
+
+
+def _are_integers(numbers: Sequence[int]) -> bool:
+    return min(numbers) >= -(2**63) and max(numbers) < 2**64
+
+
+def _are_numbers(numbers: Sequence[float]) -> bool:
+    return all(map(isfinite, numbers))
+
+
+_FITTING: tuple[tuple[type, Callable[[Sequence[Any]], bool], str], ...] = (
+    (str, _are_texts, "must not contain NUL (\\u0000) or half of a surrogate pair"),
+    (int, _are_integers, "must not contain an integer of more than 64 bits"),
+    (float, _are_numbers, "must not contain NaN, or a number that is infinite or too large"),
+)
+
+
+def check_size(name: str, value: Mapping[str, Any], most: int) -> None:
+    """Raise `InvalidRequest` if a field has more bytes than that, as JSON without white space."""
+    size = len(orjson.dumps(value))
+    if size > most:
+        raise InvalidRequest(
+            f"{name}: must not have more than {most} bytes as JSON; it has {size}."
+        )
 
 
 Text = Annotated[str, BeforeValidator(_kept)]
@@ -102,6 +133,14 @@ class Wire(BaseModel):
 
 class Asked(Wire):
     """The body of a request. The database can store every value in it."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_fields(cls, value: Any) -> Any:
+        """Refuse many unknown fields at once: to tell of each takes long."""
+        if isinstance(value, dict) and len(value) > 2 * len(cls.model_fields) + _MOST_UNKNOWN:
+            raise ValueError(f"has {len(value)} fields, of which most are unknown")
+        return value
 
     @field_validator("*", mode="before")
     @classmethod

@@ -14,6 +14,7 @@ from botpool.cli.keys import app as keys_app
 from botpool.cli.projects import app as projects_app
 from botpool.cli.recover import recover
 from botpool.cli.serve import ServeRole, serve
+from botpool.cli.sign_in import sign_in
 from botpool.cli.slots import app as slots_app
 from botpool.cli.start import start
 from botpool.cli.status import status
@@ -109,6 +110,7 @@ async def _migrate(settings: Settings) -> list[str]:
     return applied
 
 
+app.command("sign-in", short_help="Print a link that signs a browser in.")(sign_in)
 app.command("status", short_help="Show slots, waiting bots and what runs.")(status)
 app.command("recover", short_help="Find bots and slots that are stuck, and recover them.")(recover)
 app.command("doctor", short_help="Check the installation, and say how to fix it.")(doctor)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 from contextlib import suppress
 from enum import StrEnum
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
 import typer
 
+from botpool.access.admin_key import ADMIN_KEY
+
 if TYPE_CHECKING:
+    from botpool.serving import Served
     from botpool.settings import Settings
 
 
@@ -43,7 +46,7 @@ async def serve(settings: Settings, role: ServeRole, *, stop_bots: bool) -> None
                     _say(f"its health:  {served.url}/readyz")
             else:
                 _say(f"botpool listens on {served.listens_on}")
-                _say(f"sign in:  {served.url}/sign-in?key={quote(served.admin_key)}")
+                _say(await _how_to_sign_in(served, settings))
                 _say(f"the API:  {served.url}/docs")
             await stop.asked.wait()
             if stop_bots:
@@ -54,6 +57,15 @@ async def serve(settings: Settings, role: ServeRole, *, stop_bots: bool) -> None
         if stop.runs:
             _say("ended at once", err=True)
         raise SystemExit(128 + stop.number) from None
+
+
+async def _how_to_sign_in(served: Served, settings: Settings) -> str:
+    """A link on a terminal. Elsewhere what is printed may be kept: only where the key is."""
+    if served.url is not None and sys.stdout.isatty():
+        return f"sign in:  {(await served.sessions.invite(served.admin)).link(served.url)}"
+    if settings.admin_key is not None:
+        return "the admin's key is the one in BOTPOOL_ADMIN_KEY; `botpool sign-in` prints a link"
+    return f"the admin's key is in {settings.data_dir / ADMIN_KEY}; `botpool sign-in` prints a link"
 
 
 class _Stop:

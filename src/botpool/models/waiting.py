@@ -38,6 +38,22 @@ class Wait(StrEnum):
     CLAIM = "claim"
     """The bot's own word: its container runs, and has not claimed yet."""
 
+    @property
+    def sentence(self) -> str:
+        """The same in words that name no image, host or engine."""
+        return _SENTENCES[self]
+
+
+_SENTENCES = {
+    Wait.SLOT: "every slot of its platform is taken",
+    Wait.ROOM: "no host has room",
+    Wait.WORKER: "no replica works on slots",
+    Wait.IMAGE: "its image is on its way",
+    Wait.ENGINE: "a step of its start failed, and is tried again",
+    Wait.START: "its container is being started",
+    Wait.CLAIM: "its container runs, and has not claimed its bot yet",
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingFor:
@@ -73,7 +89,7 @@ def bot_waits_for(bot: Bot, slot: Slot | None, around: Surroundings) -> WaitingF
     return WaitingFor(
         what=Wait.CLAIM,
         since=bot.started_at or slot.last_assigned_at,
-        detail="its container runs, and has not claimed its bot yet",
+        detail=Wait.CLAIM.sentence,
     )
 
 
@@ -95,7 +111,7 @@ def slot_waits_for(slot: Slot, around: Surroundings) -> WaitingFor | None:
             error=slot.step_error,
             attempt=slot.failed_steps,
         )
-    said = slot.deployment or "its container is being started"
+    said = slot.deployment or Wait.START.sentence
     return WaitingFor(what=Wait.START, since=since, detail=said)
 
 
@@ -103,13 +119,12 @@ def _for_slot(bot: Bot, around: Surroundings) -> WaitingFor:
     if not around.workers:
         return _for_worker(bot.created_at)
     if bot.platform in around.full:
-        said = "every slot of its platform is taken"
-        return WaitingFor(what=Wait.SLOT, since=bot.created_at, detail=said)
-    return WaitingFor(what=Wait.ROOM, since=bot.created_at, detail="no host has room")
+        return WaitingFor(what=Wait.SLOT, since=bot.created_at, detail=Wait.SLOT.sentence)
+    return WaitingFor(what=Wait.ROOM, since=bot.created_at, detail=Wait.ROOM.sentence)
 
 
 def _for_worker(since: datetime) -> WaitingFor:
-    return WaitingFor(what=Wait.WORKER, since=since, detail="no replica works on slots")
+    return WaitingFor(what=Wait.WORKER, since=since, detail=Wait.WORKER.sentence)
 
 
 def _for_image(slot: Slot, around: Surroundings) -> WaitingFor:

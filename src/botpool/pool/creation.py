@@ -14,6 +14,7 @@ from uuid import uuid4
 from botpool.errors import (
     BotpoolError,
     ConstraintViolated,
+    DatabaseBusy,
     DuplicateBot,
     DurationTooLong,
     IdempotencyMismatch,
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
 _MOST_AT_ONCE = 500
 """A batch looks at the queue and takes the platform's lock once, so a burst wants few batches."""
 
+_ATTEMPTS = 5
+"""How often a creation is tried while bots that are in its way come and go."""
+
 
 class Creation:
     """Creates bots. Requests that arrive together are written together."""
@@ -57,24 +61,29 @@ class Creation:
         idempotency key gets the same answer. Raises `QueueTimeoutOutOfBounds`, `InvalidRequest` for
         a value that the database can't store, `IdempotencyMismatch` if another request used the
         idempotency key, `DuplicateBot` if a live bot has the deduplication key, `ProjectNotFound`,
-        and what a limit of the project refuses it with: `TooManyBots`, `TooManyCreations` or
-        `DurationTooLong`. Then nothing is written.
+        what a limit of the project refuses it with (`TooManyBots`, `TooManyCreations` or
+        `DurationTooLong`), and `DatabaseBusy` if others hold what it needs. Then nothing is
+        written.
         """
         longest = self._settings.max_queue_timeout_ms
         if not 0 <= bot.queue_timeout_ms <= longest:
             raise QueueTimeoutOutOfBounds(f"The queue timeout must be between 0 and {longest} ms.")
         named = replace(bot, correlation_id=bot.correlation_id or str(uuid4()))
-        try:
-            created = await self._on_idle_slots[bot.platform](named)
-            # The second way takes the platform's lock; the first needs none, but an idle slot.
-            created = created or await self._anywhere[bot.platform](named)
-        except ConstraintViolated as error:
-            return await self._created_before(bot, error)
-        if created is None:
-            raise RuntimeError("the database created no bot and gave no reason")
-        if isinstance(created, Ruling):
-            raise _refusal(created)
-        return created
+        for _ in range(_ATTEMPTS):
+            try:
+                created = await self._on_idle_slots[bot.platform](named)
+                # The second way takes the platform's lock; the first needs none, but an idle slot.
+                created = created or await self._anywhere[bot.platform](named)
+            except ConstraintViolated as error:
+                created = await self._created_before(bot, error)
+                if created is None:
+                    continue
+            if created is None:
+                raise RuntimeError("the database created no bot and gave no reason")
+            if isinstance(created, Ruling):
+                raise _refusal(created)
+            return created
+        raise DatabaseBusy
 
     def _batchers(
         self, *, grow: bool
@@ -104,21 +113,25 @@ class Creation:
                 created.append(None if birth is None else CreatedBot.born(bot, birth))
         return created
 
-    async def _created_before(self, bot: NewBot, error: ConstraintViolated) -> CreatedBot:
-        """The earlier answer to the same request. Raises if there is none, or it was another."""
+    async def _created_before(self, bot: NewBot, error: ConstraintViolated) -> CreatedBot | None:
+        """The earlier answer to the same request. Raises if it was another request.
+
+        None if the bot that was in the way has ended, or is deleted, since.
+        """
         if error.constraint == "bots_deduplication" and bot.deduplication_key is not None:
             live = await self._store.bots.of_deduplication_key(
                 bot.project_id, bot.deduplication_key
             )
             if live is not None:
                 raise DuplicateBot(live.id)
+            return None
         if error.constraint == "bot_project":
             raise ProjectNotFound(f"There is no project {bot.project_id}.") from error
         if error.constraint != "bots_idempotency" or bot.idempotency_key is None:
             raise error
         before = await self._store.bots.of_request(bot.project_id, bot.idempotency_key)
         if before is None:
-            raise error
+            return None
         if before.request_digest != bot.request_digest:
             raise IdempotencyMismatch
         timeline = await self._store.transitions.timeline(before.id)

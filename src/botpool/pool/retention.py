@@ -25,7 +25,7 @@ class Retention:
         before = await store.installation.now() - timedelta(days=self._settings.retention_days)
         pruned = await store.transitions.prune(before)
         pruned += await store.pulls.prune(before) + await store.listening.prune(before)
-        pruned += await store.replicas.prune(before)
+        pruned += await store.replicas.prune(before) + await store.sessions.prune()
         while count := await store.bots.prune(before, _BATCH):
             pruned += count
         return pruned

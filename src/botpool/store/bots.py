@@ -119,7 +119,7 @@ class Bots:
         return await self._bot("of_container", container_ref)
 
     async def page(self, page: BotPage) -> list[Bot]:
-        """One page of bots, newest first."""
+        """One page of bots, newest first, without their configurations."""
         return [bot(row) for row in await self._queries.rows("page", page)]
 
     async def _bot(self, query: str, *args: object) -> Bot | None:

@@ -63,7 +63,9 @@ INSERT INTO transitions (
 )
 SELECT
     now, machine, platform, from_status, to_status,
-    id, slot_name, container_ref, holder.lease, bot_id, correlation_id, reason, details
+    id, slot_name, container_ref, holder.lease, bot_id, correlation_id, reason,
+    -- What the engine calls a deployment is the slot's affair: clients see what happens to their bots.
+    CASE machine WHEN 'slot' THEN details ELSE details - 'deployment' END
 FROM said, holder, LATERAL (
     VALUES
         ('slot', slot_status, 'busy', slot_status = 'deploying'),
@@ -120,8 +122,9 @@ WHERE b.id = coalesce(
 
 -- name: page
 -- One page of bots ($1), newest first: before an id, of a project, platform, statuses, container,
--- correlation or deduplication key, where these are given.
-SELECT * FROM list_bots($1::jsonb);
+-- correlation or deduplication key, where these are given. Without their configurations, which may be
+-- large, and which no list shows.
+SELECT page.* FROM list_bots($1::jsonb) AS b, jsonb_populate_record(b, '{"config": {}}') AS page;
 
 -- name: prune
 -- Forget bots that ended before $1, at most $2 of them.

@@ -27,28 +27,28 @@ class Keys:
     ) -> ApiKey:
         """Add a key, unless it is there already. Returns the key as the database has it."""
         (row,) = await self._queries.rows("add", name, role, project_id, digest, prefix)
-        return _api_key(row)
+        return api_key(row)
 
     async def all(self, project_id: int | None = None) -> list[ApiKey]:
         """Every key, or those of a project, also those that work no more, the oldest first."""
-        return [_api_key(row) for row in await self._queries.rows("all", project_id)]
+        return [api_key(row) for row in await self._queries.rows("all", project_id)]
 
     async def rotate(
         self, key_id: int, digest: bytes, prefix: str, overlap_ms: int
     ) -> ApiKey | None:
         """Add a key that replaces another one. None if there is none that works."""
         row = await self._queries.row("rotate", key_id, digest, prefix, overlap_ms)
-        return None if row is None else _api_key(row)
+        return None if row is None else api_key(row)
 
     async def revoke(self, key_id: int) -> ApiKey | None:
         """Revoke a key. None if there is no such key."""
         row = await self._queries.row("revoke", key_id)
-        return None if row is None else _api_key(row)
+        return None if row is None else api_key(row)
 
     async def find(self, digests: Collection[bytes], ids: Collection[int]) -> list[KnownKey]:
         """The keys with these digests or ids, without those that work no more."""
         return [
-            KnownKey(key=_api_key(row), digest=row["digest"], read_at=row["read_at"])
+            KnownKey(key=api_key(row), digest=row["digest"], read_at=row["read_at"])
             for row in await self._queries.rows("find", digests, ids)
         ]
 
@@ -57,7 +57,8 @@ class Keys:
         await self._queries.run("note_uses", ids, every_ms)
 
 
-def _api_key(row: asyncpg.Record) -> ApiKey:
+def api_key(row: asyncpg.Record) -> ApiKey:
+    """A row of api_keys."""
     return ApiKey(
         id=row["id"],
         name=row["name"],

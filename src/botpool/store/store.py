@@ -17,6 +17,7 @@ from botpool.store.queue import Queue
 from botpool.store.replicas import Replicas
 from botpool.store.reservations import Reservations
 from botpool.store.server import Server
+from botpool.store.sessions import Sessions
 from botpool.store.slots import Slots
 from botpool.store.transitions import Transitions
 from botpool.store.webhooks import Webhooks
@@ -45,6 +46,7 @@ class Store:
         self.replicas = Replicas(database)
         self.reservations = Reservations(database)
         self.server = Server(database)
+        self.sessions = Sessions(database)
         self.slots = Slots(database)
         self.transitions = Transitions(database)
         self.webhooks = Webhooks(database)

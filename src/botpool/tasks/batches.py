@@ -6,7 +6,7 @@ import asyncio
 from contextvars import Context
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from botpool.errors import Refused
+from botpool.errors import DatabaseBusy, Refused
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -20,15 +20,21 @@ class Batcher(Generic[Item, Result]):
 
     `run` gets the items in the order of their arrival and returns one result for each, in that
     order. A lone item is run at once. If a batch is `Refused`, nothing of it was done, so each item
-    is run again on its own and only the faulty ones fail. Any other error is raised in all callers.
-    If a caller is cancelled, its item is still run.
+    is run again on its own and only the faulty ones fail; but all of that is begun within
+    `seconds`, and what is left then fails with `DatabaseBusy`. Any other error is raised in all
+    callers. If a caller is cancelled, its item is still run.
     """
 
     def __init__(
-        self, run: Callable[[Sequence[Item]], Awaitable[Sequence[Result]]], *, most: int = 100
+        self,
+        run: Callable[[Sequence[Item]], Awaitable[Sequence[Result]]],
+        *,
+        most: int = 100,
+        seconds: float = 5.0,
     ) -> None:
         self._run = run
         self._most = most
+        self._seconds = seconds
         self._waiting: list[tuple[Item, asyncio.Future[Result]]] = []
         self._worker: asyncio.Task[None] | None = None
 
@@ -50,6 +56,8 @@ class Batcher(Generic[Item, Result]):
             self._worker = None
 
     async def _run_batch(self, batch: list[tuple[Item, asyncio.Future[Result]]]) -> None:
+        clock = asyncio.get_running_loop().time
+        until = clock() + self._seconds
         try:
             results = await self._run([item for item, _ in batch])
             for (_, future), result in zip(batch, results, strict=True):
@@ -60,7 +68,11 @@ class Batcher(Generic[Item, Result]):
                 _fail(batch, error)
             else:
                 for one in batch:
-                    await self._run_batch([one])
+                    # One that is alone waits for a lock as long as the whole batch did.
+                    if clock() < until:
+                        await self._run_batch([one])
+                    else:
+                        _fail([one], DatabaseBusy())
         except Exception as error:  # noqa: BLE001 - raised in the callers
             _fail(batch, error)
         except asyncio.CancelledError:

@@ -44,6 +44,8 @@ _TABLES = (
     "queue_changes",
     "queue_counts",
     "replicas",
+    "sessions",
+    "sign_in_codes",
     "transitions",
     "webhook_attempts",
     "webhook_deliveries",

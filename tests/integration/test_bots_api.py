@@ -96,6 +96,40 @@ def problem(response: httpx.Response, status: int, code: str) -> dict[str, Any]:
     return body
 
 
+# What slots are made of
+
+
+async def test_only_operators_see_what_a_bots_slot_is_made_of(api: Api) -> None:
+    made = (await api.ask()).json()["bot"]["id"]
+    slot = await api.slot_of(made)
+    await api.database.execute(
+        "UPDATE bot_pool_slots SET container_ref = 'c1', image = 'registry.example/bot',"
+        " error_message = 'no answer of 10.0.0.9', step_error = 'no answer of 10.0.0.9'"
+    )
+    await api.store.replicas.seen("there/1/a", ReplicaRole.WORKER, "1", "there")
+    await api.pool.assignments.record_deployment(slot, "process-4711", "starting")
+    path = f"{BOTS}/{made}"
+    (seen, seen_all), (shown, shown_all) = [
+        (
+            (await client.get(path)).json(),
+            "".join([(await client.get(each)).text for each in (path, BOTS, f"{path}/timeline")]),
+        )
+        for client in (api.alice, api.admin)
+    ]
+    internals = ('"here"', '"process', "registry.example", "10.0.0.9", "4711")
+    assert [each for each in internals if each in seen_all] == []
+    assert [each for each in internals if each not in shown_all] == []
+    hidden = {"engine", "host", "image", "errorMessage", "deploymentStatus"}
+    different = {name for name, value in seen["slot"].items() if value != shown["slot"][name]}
+    assert different == {*hidden, "waitingFor"}
+    assert {seen["slot"][name] for name in hidden} == {None}
+    assert seen["waitingFor"]["what"] == shown["waitingFor"]["what"] == "engine"
+    assert (seen["waitingFor"]["error"], shown["waitingFor"]["error"]) == (
+        None,
+        "no answer of 10.0.0.9",
+    )
+
+
 # Creation
 
 
@@ -267,6 +301,34 @@ async def test_the_same_request_is_known_whatever_the_order_of_its_fields(api: A
     ]
     first, second = [await api.alice.post(BOTS, content=b, headers=headers) for b in bodies]
     assert first.text == second.text
+
+
+async def test_a_bot_that_ends_meanwhile_is_in_nobodys_way(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = (await api.ask(deduplicationKey="standup")).json()["bot"]["id"]
+    look = api.store.bots.of_deduplication_key
+
+    async def ends_before_it_is_looked_for(key_id: int | None, key: str) -> Any:
+        await api.pool.assignments.stop_bot(first, "over")
+        return await look(key_id, key)
+
+    monkeypatch.setattr(api.store.bots, "of_deduplication_key", ends_before_it_is_looked_for)
+    second = await api.ask(deduplicationKey="standup")
+    assert second.status_code == 201
+    assert second.json()["bot"]["id"] != first
+
+
+async def test_a_bot_that_is_always_in_the_way_and_never_found_is_not_waited_for(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await api.ask(deduplicationKey="standup")
+
+    async def never(*_: object) -> None:
+        return None
+
+    monkeypatch.setattr(api.store.bots, "of_deduplication_key", never)
+    problem(await api.ask(deduplicationKey="standup"), 503, "database_busy")
 
 
 async def test_one_live_bot_has_a_deduplication_key(api: Api) -> None:

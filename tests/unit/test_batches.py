@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from botpool.errors import DatabaseUnreachable, InvalidRequest
+from botpool.errors import DatabaseBusy, DatabaseUnreachable, InvalidRequest
 from botpool.tasks.batches import Batcher
 
 if TYPE_CHECKING:
@@ -100,3 +100,31 @@ async def test_a_caller_that_gives_up_does_not_stop_the_work_of_its_batch() -> N
         await calls[0]
     assert [await first, await calls[1]] == [0, 20]
     assert recorder.batches == [[0], [1, 2]]
+
+
+async def test_a_batch_behind_a_lock_is_not_tried_again_one_by_one() -> None:
+    tried: list[list[int]] = []
+
+    async def locked(items: Sequence[int]) -> list[int]:
+        tried.append(list(items))
+        raise DatabaseBusy("the lock was not free in time")
+
+    # As if the lock had been waited for as long as all of a batch may take.
+    batcher = Batcher(locked, seconds=0)
+    outcomes = await asyncio.gather(*(batcher(item) for item in range(30)), return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [DatabaseBusy] * 30
+    assert tried == [[*range(30)]]
+
+
+async def test_within_its_time_each_of_a_refused_batch_is_tried_alone() -> None:
+    tried: list[list[int]] = []
+
+    async def one_at_a_time(items: Sequence[int]) -> list[int]:
+        tried.append(list(items))
+        if len(items) > 1:
+            raise DatabaseBusy("a deadlock")
+        return [*items]
+
+    batcher = Batcher(one_at_a_time, seconds=3600)
+    assert await asyncio.gather(*(batcher(item) for item in range(3))) == [0, 1, 2]
+    assert tried == [[0, 1, 2], [0], [1], [2]]

@@ -1,4 +1,4 @@
-"""How fast a key may be used."""
+"""How fast a key may be used, and how many wrong ones an address may send."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from botpool.access.limits import RateLimits
-from botpool.errors import TooManyRequests
+from botpool.access.limits import RateLimits, WrongKeys
+from botpool.errors import TooManyRequests, TooManyWrongKeys
 from botpool.models.keys import ApiKey
 from botpool.states import Role
 
@@ -68,3 +68,29 @@ def test_limits_remember_a_bounded_number_of_keys() -> None:
         limits.take(key(1))
     for _ in range(2):
         limits.take(key(2))
+
+
+@pytest.mark.parametrize(
+    ("one", "another", "same"),
+    [
+        ("192.0.2.1", "192.0.2.2", False),
+        ("192.0.2.1", "::ffff:192.0.2.1", True),
+        ("2001:db8::1", "2001:db8::ffff:2", True),
+        ("2001:db8::1", "2001:db8:0:1::1", False),
+        ("::ffff:192.0.2.1", "::ffff:192.0.2.2", False),
+    ],
+)
+def test_wrong_keys_are_counted_by_address_and_of_ipv6_by_network(
+    one: str, another: str, same: bool
+) -> None:
+    wrong = WrongKeys(clock=Clock())
+    for _ in range(20):
+        wrong.count(one)
+    with pytest.raises(TooManyWrongKeys) as raised:
+        wrong.count(one)
+    assert raised.value.retry_after_seconds == 1
+    if same:
+        with pytest.raises(TooManyWrongKeys):
+            wrong.count(another)
+    else:
+        wrong.count(another)

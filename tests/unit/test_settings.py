@@ -155,3 +155,14 @@ def test_a_setting_that_was_renamed_is_still_read_by_its_old_name(
     assert f"BOTPOOL_{old_name.upper()}" not in unknown_variables()
     monkeypatch.setenv(f"BOTPOOL_{name.upper()}", "5678")
     assert getattr(load_settings(), name) == 5678
+
+
+@pytest.mark.parametrize("text", ["10.0.0.1", "10.0.0.0/8, 2001:db8::/32", "::1,127.0.0.1"])
+def test_trusted_proxies_are_addresses_and_networks(text: str) -> None:
+    assert load_settings(trusted_proxies=text).trusted_proxies == text
+
+
+@pytest.mark.parametrize("text", ["proxy", "*", "10.0.0.1/8", "10.0.0.0/33"])
+def test_a_trusted_proxy_that_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(SettingsInvalid, match=r"^BOTPOOL_TRUSTED_PROXIES: must be addresses and"):
+        load_settings(trusted_proxies=text)

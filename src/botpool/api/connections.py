@@ -266,8 +266,9 @@ class _Connection(HttpToolsProtocol):
 
     def _waited(self) -> None:
         self._waiting = None
-        if self.flow.read_paused:
-            self._wait()  # it was not let send
+        answers_first = self._in_head and not self._is_answered
+        if self.flow.read_paused or answers_first:
+            self._wait()  # it was not let send, or has an answer to come
         elif not self._begun and not self._arrived:
             self.transport.close()
             self._drop_later()

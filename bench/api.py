@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 import asyncpg
 import uvicorn
+from fastapi import FastAPI
 
 from bench.report import Measure, Part
 from botpool.access.keys import Keys
 from botpool.api import create_app
+from botpool.api.connections import server_config
 from botpool.feed.stream import Feed
 from botpool.models.assignments import Ending
 from botpool.models.bots import NewBot
@@ -45,11 +47,14 @@ SECONDS = 3.0
 SLOTS = 1_000
 STREAMS = 1_000
 HEARTBEATS = 256
+ASKED = 1_000
 MEET = "https://meet.google.com/abc-defg-hij"
 
 TEXT = f"""The server is one process with uvicorn; those who call it, {CLIENTS} at a time over
 kept-alive connections, are another. {ROUNDS} rounds of {SECONDS:.0f} s each.
 
+- Kept alive: the median of {ASKED:,} answers of `/healthz`, one after the other on one connection.
+  Its limit is FastAPI with that route alone, on uvicorn as it comes.
 - Creations: `POST /bots` on a pool without room, so that each is the same transaction: a bot and
   its place in the queue. Its limit is `Creation.create_bot`, called directly by as many tasks.
 - Heartbeats: `Assignments.heartbeat` of {SLOTS:,} busy slots, {HEARTBEATS} under way at a time.
@@ -80,13 +85,7 @@ async def served(database: Database, settings: Settings) -> AsyncIterator[Server
     _, key = await keys.create("bench", Role.ADMIN)
     feed = Feed(store)
     listening = tcp_socket(socket.create_server(("127.0.0.1", 0), backlog=2048))
-    config = uvicorn.Config(
-        create_app(store, pool, settings, keys, feed),
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-    )
-    server = uvicorn.Server(config)
+    server = uvicorn.Server(server_config(create_app(store, pool, settings, keys, feed)))
     url = f"http://127.0.0.1:{listening.getsockname()[1]}"
     tasks = [
         asyncio.create_task(server.serve(sockets=[listening])),
@@ -172,6 +171,52 @@ async def creations(server: Server) -> tuple[float, list[float]]:
     return rate, times
 
 
+ASKER = f"""
+import json, socket, sys, time
+
+channel = socket.create_connection((sys.argv[1], int(sys.argv[2])))
+times = []
+for _ in range({ASKED}):
+    started = time.perf_counter()
+    channel.sendall(b"GET /healthz HTTP/1.1\\r\\nHost: botpool\\r\\n\\r\\n")
+    answer = b""
+    while not answer.endswith(b"}}"):
+        answer += channel.recv(10_000)
+    times.append(time.perf_counter() - started)
+print(json.dumps(times))
+"""
+
+
+async def kept_alive(url: str) -> float:
+    """The median of the time that an answer takes on a kept-alive connection, in microseconds."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", ASKER, *url.removeprefix("http://").split(":")),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    output, _ = await process.communicate()
+    return median(json.loads(output)) * 1_000_000
+
+
+@asynccontextmanager
+async def bare() -> AsyncIterator[str]:
+    """FastAPI with one route, served by uvicorn as it comes."""
+    app = FastAPI()
+
+    @app.get("/healthz")
+    async def healthz() -> dict[str, str]:
+        return {"status": "ok"}
+
+    listening = tcp_socket(socket.create_server(("127.0.0.1", 0)))
+    config = uvicorn.Config(app, lifespan="off", log_config=None, access_log=False)
+    server = uvicorn.Server(config)
+    task = asyncio.create_task(server.serve(sockets=[listening]))
+    try:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        await task
+
+
 async def pgbench(dsn: str, script: Path) -> float:
     process = await asyncio.create_subprocess_exec(
         *(str(postgres_programs() / "pgbench"), "-n", "-M", "prepared"),
@@ -250,6 +295,10 @@ async def run(folder: Path, say: Callable[[str], None]) -> Part:
         server = await stack.enter_async_context(served(database, settings))
         await database.execute("UPDATE pools SET max_size = 2000 WHERE platform = 'zoom'")
 
+        say("a kept-alive connection")
+        async with bare() as url:
+            rounds = [(await kept_alive(server.url), await kept_alive(url)) for _ in range(ROUNDS)]
+
         say(f"POST /bots by {CLIENTS} clients")
         ours, limit, spreads = [], [], []
         for _ in range(ROUNDS):
@@ -258,6 +307,13 @@ async def run(folder: Path, say: Callable[[str], None]) -> Part:
             spreads.append((quantiles(times, n=100)[98] * 1000, median(times) * 1000))
             limit.append(await for_a_while(lambda: server.pool.creation.create_bot(new_bot())))
         measures = [
+            Measure(
+                "/healthz, kept alive ÷ bare uvicorn",
+                "µs",
+                [ours for ours, _ in rounds],
+                [theirs for _, theirs in rounds],
+                at_most=1.3,
+            ),
             Measure(
                 f"POST /bots ÷ create_bot, {CLIENTS} clients", "bots/s", ours, limit, at_least=0.5
             ),

@@ -132,8 +132,8 @@ async def test_a_strangers_body_is_not_looked_at(api: Api, path: str, content: b
 @pytest.mark.parametrize(("name", "most"), [("metadata", 16_384), ("config", 65_536)])
 async def test_a_bots_data_has_a_size(api: Api, name: str, most: int) -> None:
     fitting = {"a": "é" * ((most - len('{"a":""}')) // 2)}
-    assert (await api.ask(**{name: fitting})).status_code == 201
-    response = await api.ask(**{name: {**fitting, "b": 1}})
+    assert (await api.ask(api.alice, **{name: fitting})).status_code == 201
+    response = await api.ask(api.alice, **{name: {**fitting, "b": 1}})
     assert problem(response, 422, "invalid_request")["detail"] == (
         f"{name}: must not have more than {most} bytes as JSON; it has {most + 6}."
     )
@@ -159,11 +159,11 @@ async def test_many_unknown_fields_are_refused_in_a_few_words(api: Api) -> None:
     with pytest.raises(ValidationError) as raised:
         CreateBot.model_validate(body)
     assert raised.value.error_count() == 1
-    response = await api.ask(**body)
+    response = await api.ask(api.alice, **body)
     told = problem(response, 422, "invalid_request")["detail"]
     assert told == "body: has 80001 fields, of which most are unknown."
     # A few are told one by one, by names that are cut.
-    response = await api.ask(**{"x" * 10_000: 1, **{f"f{n}": 1 for n in range(25)}})
+    response = await api.ask(api.alice, **{"x" * 10_000: 1, **{f"f{n}": 1 for n in range(25)}})
     assert len(response.content) < 3000
     told = problem(response, 422, "invalid_request")["detail"]
     assert told.endswith("; and 6 more.")

@@ -309,9 +309,9 @@ async def test_a_bot_that_ends_meanwhile_is_in_nobodys_way(
     first = (await api.ask(deduplicationKey="standup")).json()["bot"]["id"]
     look = api.store.bots.of_deduplication_key
 
-    async def ends_before_it_is_looked_for(key_id: int | None, key: str) -> Any:
+    async def ends_before_it_is_looked_for(project_id: int, key: str) -> Any:
         await api.pool.assignments.stop_bot(first, "over")
-        return await look(key_id, key)
+        return await look(project_id, key)
 
     monkeypatch.setattr(api.store.bots, "of_deduplication_key", ends_before_it_is_looked_for)
     second = await api.ask(deduplicationKey="standup")

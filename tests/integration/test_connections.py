@@ -139,7 +139,7 @@ async def test_an_answer_is_sent_without_a_delay(scene: Scene) -> None:
         await client.send(ASK + b"\r\n")
         assert await client.answer() == (200, {"status": "ok"})
         (connection,) = served.server.server_state.connections
-        channel = connection.transport.get_extra_info("socket")  # type: ignore[union-attr]
+        channel = connection.transport.get_extra_info("socket")
         assert channel.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 

@@ -72,16 +72,17 @@ def create_app(
     if settings.trusted_proxies:
         app.add_middleware(ProxyHeadersMiddleware, trusted_hosts=settings.trusted_proxies)
     add_error_handlers(app)
+    # Routes are tried in this order: what is called most comes first.
+    app.include_router(health.router)
+    app.include_router(runtime.router)
     app.include_router(bots.router)
     app.include_router(pools.router)
     app.include_router(projects.router)
     app.include_router(keys_router)
     app.include_router(webhooks.router)
-    app.include_router(runtime.router)
     app.include_router(sessions.router)
     app.include_router(sign_in.router)
     app.include_router(home.router)
-    app.include_router(health.router)
     add_docs(app)
     if feed is not None:
         app.include_router(stream.router)

@@ -121,7 +121,7 @@ def refuse_change(request: Request, key: ApiKey) -> None:
         raise Forbidden("A viewer's key changes nothing.")
 
 
-def admin(key: TheCaller) -> ApiKey:
+async def admin(key: TheCaller) -> ApiKey:
     """The caller's key, if it is an admin's, or a viewer's that only looks.
 
     Raises what `caller` raises, and `Forbidden`.

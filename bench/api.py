@@ -194,7 +194,8 @@ async def kept_alive(url: str) -> float:
         stdout=asyncio.subprocess.PIPE,
     )
     output, _ = await process.communicate()
-    return median(json.loads(output)) * 1_000_000
+    times: list[float] = json.loads(output)
+    return median(times) * 1_000_000
 
 
 @asynccontextmanager

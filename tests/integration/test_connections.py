@@ -17,7 +17,7 @@ from starlette.responses import Response
 from botpool.access.keys import Keys
 from botpool.api import create_app
 from botpool.api.connections import ConnectionLimits, server_config
-from botpool.serving import tcp_socket
+from botpool.serving import _listen
 from botpool.settings import Settings
 from botpool.states import Role
 from tests.support.scene import Scene
@@ -110,23 +110,20 @@ async def serving(
     settings = Settings(rate_limit_per_second=100_000)
     keys = Keys(scene.store, settings)
     app = create_app(scene.store, scene.pool, settings, keys)
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = tcp_socket(
-        socket.create_server((host, 0), family=family, dualstack_ipv6=host == "::")
-    )
     server = uvicorn.Server(server_config(app, trusted_proxies, limits))
-    task = asyncio.create_task(server.serve(sockets=[listening]))
-    address = ("127.0.0.1", listening.getsockname()[1])
-    served = Served(scene.database, scene.store, scene.pool, app, keys, address, server)
-    try:
-        yield served
-    finally:
-        server.should_exit = server.force_exit = True
-        await task
-        for client in served.clients:
-            client.writer.transport.abort()
-            with suppress(ConnectionError):
-                await client.writer.wait_closed()
+    with _listen(host, 0, "BOTPOOL_PORT") as listening:
+        task = asyncio.create_task(server.serve(sockets=[listening]))
+        address = ("127.0.0.1", listening.getsockname()[1])
+        served = Served(scene.database, scene.store, scene.pool, app, keys, address, server)
+        try:
+            yield served
+        finally:
+            server.should_exit = server.force_exit = True
+            await task
+            for client in served.clients:
+                client.writer.transport.abort()
+                with suppress(ConnectionError):
+                    await client.writer.wait_closed()
 
 
 async def key_of(served: Served) -> str:

@@ -29,6 +29,7 @@ TAGS = {
     "keys": "Make, list, rotate and revoke API keys.",
     "pool": "Slots, hosts, replicas and the queue, for operators.",
     "stream": "Events as they happen.",
+    "sessions": "Browsers that are signed in, and links that sign one in.",
     "runtime": "What a bot's container calls, with its slot's token.",
     "health": "Whether botpool is alive and ready, for probes. These need no key.",
     "webhooks": "What botpool posts to you, where to, and what became of it.",

@@ -22,7 +22,7 @@ _LARGEST_ID = 2**63 - 1
 
 
 @router.post("", status_code=201)
-async def invite(
+async def create_sign_in_link(
     request: Request, caller: TheCaller, session: TheSession, sessions: TheSessions
 ) -> SignInLink:
     """Make a link that signs one browser in with your key, once, within ten minutes.
@@ -40,7 +40,7 @@ async def invite(
 async def list_sessions(
     caller: TheCaller, session: TheSession, sessions: TheSessions
 ) -> SessionList:
-    """The browsers that are signed in with your key, the newest first; for operators, all.
+    """List the browsers that are signed in with your key, the newest first; for operators, all.
 
     At most 1,000 are listed.
     """
@@ -52,9 +52,9 @@ async def list_sessions(
     )
 
 
-@router.delete("/{session_id}", status_code=204, responses=documented(SessionNotFound))
-async def end(
-    session_id: Annotated[int, Path(ge=0, le=_LARGEST_ID)],
+@router.delete("/{sessionId}", status_code=204, responses=documented(SessionNotFound))
+async def delete_session(
+    session_id: Annotated[int, Path(alias="sessionId", ge=0, le=_LARGEST_ID)],
     caller: TheCaller,
     sessions: TheSessions,
 ) -> None:

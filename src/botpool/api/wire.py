@@ -108,9 +108,11 @@ def check_size(name: str, value: Mapping[str, Any], most: int) -> None:
     """Raise `InvalidRequest` if a field has more bytes than that, as JSON without white space."""
     size = len(orjson.dumps(value))
     if size > most:
-        raise InvalidRequest(
+        error = InvalidRequest(
             f"{name}: must not have more than {most} bytes as JSON; it has {size}."
         )
+        error.field = name
+        raise error
 
 
 Text = Annotated[str, BeforeValidator(_kept)]

@@ -233,8 +233,11 @@ async def test_a_client_that_goes_on_sending_a_little_gets_no_more_time(scene: S
 
 @pytest.mark.parametrize("known", [True, False])
 async def test_a_body_that_does_not_arrive_in_time_is_given_up(scene: Scene, known: bool) -> None:
-    async with serving(scene, replace(PATIENT, body_seconds=0.2)) as served:
-        key = await key_of(served) if known else "wrong"
+    # Long enough for a stranger to be answered before.
+    async with serving(scene, replace(PATIENT, body_seconds=0.2 if known else 3)) as served:
+        key = await key_of(served)
+        await served.answers(key)
+        key = key if known else "wrong"
         client = await served.client()
         head = BODY_OF + b"Authorization: Bearer %b\r\n" % key.encode()
         await client.send(head + b"Content-Length: 10\r\n\r\n{")
@@ -314,9 +317,29 @@ async def test_strangers_of_an_address_make_way_and_callers_with_keys_do_not(
 
 
 async def test_any_number_of_requests_may_begin_at_once(scene: Scene) -> None:
-    async with serving(scene, replace(PATIENT, strangers=5)) as served:
+    async with serving(scene, replace(PATIENT, strangers=5, grace_seconds=10)) as served:
         key = await key_of(served)
         await asyncio.gather(*(served.answers(key) for _ in range(50)))
+
+
+async def test_who_waits_for_an_answer_does_not_make_way(scene: Scene) -> None:
+    async with serving(scene, replace(PATIENT, strangers=2, grace_seconds=0.05)) as served:
+        ready = asyncio.Event()
+
+        @served.app.get("/slow")
+        async def slow() -> str:
+            await ready.wait()
+            return "done"
+
+        waiting = [await served.client() for _ in range(2)]
+        for client in waiting:
+            await client.send(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n")
+        idle = [await served.client() for _ in range(5)]
+        for client in idle:
+            assert await client.hung_up()
+        await served.until_open(2)
+        ready.set()
+        assert [await client.answer() for client in waiting] == [(200, "done")] * 2
 
 
 async def test_a_trusted_proxys_connections_are_not_counted(scene: Scene) -> None:

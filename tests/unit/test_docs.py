@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from botpool.settings import OLD_NAMES, Settings
+from botpool.settings import API_KEY, OLD_NAMES, Settings
 from docs.pages import PAGES
 
 ROOT = Path(__file__).parents[2]
@@ -39,7 +39,7 @@ def test_every_make_target_that_the_docs_name_is_there() -> None:
 def test_every_setting_that_the_docs_name_is_there(path: Path) -> None:
     old = OLD_NAMES.values() if path.name in {"CHANGELOG.md", "settings.md"} else ()
     known = {f"BOTPOOL_{name.upper()}" for name in (*Settings.model_fields, *old)}
-    given = {"BOTPOOL_URL", "BOTPOOL_SLOT_TOKEN"}  # to containers
+    given = {"BOTPOOL_URL", "BOTPOOL_SLOT_TOKEN", API_KEY}  # to containers and to commands
     tests = {name for name in _names(path) if name.startswith("BOTPOOL_TEST_")}
     assert _names(path) - known - given - tests == set()
 

@@ -76,8 +76,8 @@ def caller_is_known(request: Request) -> None:
 class Strangers:
     """The connections of each address that nobody knows. Too many of one address are closed.
 
-    A connection is closed only if its client did nothing for a moment, so that requests that are
-    already on their way are answered, however many begin at once.
+    A connection is closed only if its client did nothing for a moment, and doesn't wait for us: so
+    requests that are on their way are answered, however many begin at once.
     """
 
     def __init__(self, limits: ConnectionLimits) -> None:
@@ -112,12 +112,17 @@ class Strangers:
         self._looking.discard(address)
         since = self._since.get(address, {})
         latest = asyncio.get_running_loop().time() - self._grace_seconds
-        too_many = max(0, len(since) - self._most)
-        for connection, at in list(since.items())[:too_many]:
+        too_many = len(since) - self._most
+        for connection, at in list(since.items()):
+            if too_many <= 0:
+                return
             if at > latest:
-                self._look_later(address)
                 break
-            connection.drop()
+            if not connection.waits_for_answer:
+                connection.drop()
+                too_many -= 1
+        if too_many > 0:
+            self._look_later(address)
 
 
 class _Connection(HttpToolsProtocol):
@@ -242,6 +247,11 @@ class _Connection(HttpToolsProtocol):
     def drop(self) -> None:
         """Close the connection at once, with what was not sent yet."""
         self.transport.abort()
+
+    @property
+    def waits_for_answer(self) -> bool:
+        """Whether a request is under way, and nothing of its answer is sent yet."""
+        return not self._is_answered and not self.cycle.response_started
 
     # Inside
 

@@ -6,6 +6,7 @@ its containers: `python -m tests.fakes.coolify --help`.
 
 from tests.fakes.coolify.containers import (
     Containers,
+    ContainerState,
     ProcessContainers,
     RunningContainer,
     TaskContainers,
@@ -27,6 +28,7 @@ from tests.fakes.coolify.rules import (
 
 __all__ = [
     "Application",
+    "ContainerState",
     "Containers",
     "Coolify",
     "Deployment",

@@ -19,7 +19,7 @@ from tests.fakes.coolify import (
 )
 from tests.fakes.coolify.containers import SAMPLE_BOT
 
-_NOT_OFFERED = frozenset({"servers", "abilities", "api_enabled", "address_allowed"})
+_NOT_OFFERED = frozenset({"servers", "abilities", "admin", "api_enabled", "address_allowed"})
 
 
 def _parser() -> argparse.ArgumentParser:

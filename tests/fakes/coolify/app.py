@@ -6,6 +6,7 @@ import asyncio
 import math
 import random
 import re
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,8 @@ _WINDOW_SECONDS = 60.0
 _ALWAYS = Version(0, 0, 0)
 _POST_ONLY_SINCE = Version(4, 2, 0)
 _SPARED = frozenset({"/version", "/health"})
+_OF_CALLS = ("too_many", "error", "times_out", "reply_lost")
+_COMMANDS_FOR_LOGS = 3
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,7 @@ _ROUTES = (
     _Route("GET", "/version", calls.version),
     _Route("GET", "/servers", calls.list_servers),
     _Route("GET", "/servers/{uuid}", calls.get_server),
+    _Route("GET", "/servers/{uuid}/docker-cleanup", calls.get_cleanup, since=Version(4, 2, 0)),
     _Route("GET", "/projects", calls.list_projects),
     _Route("GET", "/projects/{uuid}", calls.get_project),
     _Route("GET", "/projects/{uuid}/environments", calls.list_environments),
@@ -86,20 +90,32 @@ _ROUTES = (
 
 
 class _Window:
-    """Counts requests from the first one on, for a minute."""
+    """Counts one user's requests from the first one on, for a minute."""
 
     def __init__(self) -> None:
-        self.count = 0
-        self.ends_at = 0.0
+        self._count = 0
+        self._ends_at = 0.0
 
     def hit(self, now: float, limit: int) -> bool:
         """Count a request, unless there were too many."""
-        if now >= self.ends_at:
-            self.count, self.ends_at = 0, now + _WINDOW_SECONDS
-        if self.count >= limit:
+        self._turn(now)
+        if self._count >= limit:
             return False
-        self.count += 1
+        self._count += 1
         return True
+
+    def left(self, now: float, limit: int) -> int:
+        """How many more requests there may be."""
+        self._turn(now)
+        return max(limit - self._count, 0)
+
+    def seconds(self, now: float) -> int:
+        """How long until it is over."""
+        return max(math.ceil(self._ends_at - now), 1)
+
+    def _turn(self, now: float) -> None:
+        if now >= self._ends_at:
+            self._count, self._ends_at = 0, now + _WINDOW_SECONDS
 
 
 class App:
@@ -107,8 +123,10 @@ class App:
 
     def __init__(self, coolify: Coolify, seed: int) -> None:
         self._coolify = coolify
-        self._window = _Window()
+        self._windows: defaultdict[int | None, _Window] = defaultdict(_Window)
+        """By user; None is whoever has no valid token."""
         self._random = random.Random(f"faults {seed}")  # noqa: S311 - it is to be repeatable
+        self._ssh = random.Random(f"ssh {seed}")  # noqa: S311
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, if it is to be answered."""
@@ -135,7 +153,8 @@ class App:
             accepts = request.headers.get("accept", "")
             response = error.answer(accepts_json="/json" in accepts or "+json" in accepts)
         if path != "/health" and self._coolify.outage is None:
-            self._add_limits(response)
+            self._add_limits(request, response)
+        await asyncio.sleep(self._seconds(call))
         entry.status = response.status_code
         if entry.fault == "reply_lost":
             # A server that has begun to answer can only close the connection.
@@ -149,11 +168,7 @@ class App:
         if path in _SPARED:
             return None
         faults = self._coolify.faults
-        drawn = [
-            name
-            for name, probability in vars(faults).items()
-            if self._random.random() < probability
-        ]
+        drawn = [name for name in _OF_CALLS if self._random.random() < getattr(faults, name)]
         return drawn[0] if drawn and self._coolify.outage is None else None
 
     def _answer(self, request: HttpRequest, call: Call, fault: str | None) -> Response:
@@ -162,20 +177,30 @@ class App:
             raise FrameworkError(coolify.outage, "Service Unavailable")
         if not request.url.path.startswith(_PREFIX):
             raise FrameworkError(404, "Not Found")
-        within = call.path == "/health" or self._window.hit(
-            coolify.now, coolify.rules.requests_per_minute
-        )
+        window = self._windows[self._user(request)]
+        limit = coolify.rules.requests_per_minute
+        within = call.path == "/health" or window.hit(coolify.now, limit)
         if not within or fault == "too_many":
-            wait = max(math.ceil(self._window.ends_at - coolify.now), 1)
-            if within:
-                wait = _RETRY_SECONDS
+            wait = _RETRY_SECONDS if within else window.seconds(coolify.now)
             raise FrameworkError(429, "Too Many Attempts.", {"Retry-After": str(wait)})
         if fault == "error":
             raise FrameworkError(500, "Server Error")
         route = self._route(call)
         if route.ability is not None:
             self._admit(request, route.ability)
-        return route.handle(coolify, call)
+        answer = route.handle(coolify, call)
+        if route.handle is calls.logs and self._ssh.random() < coolify.faults.ssh:
+            raise calls.not_running()
+        return answer
+
+    def _seconds(self, call: Call) -> float:
+        """What an answer takes beyond the latency, after it was found out."""
+        rules = self._coolify.rules
+        if (call.method, call.path) == ("GET", "/applications"):
+            return rules.list_seconds * len(self._coolify.applications)
+        if call.path.endswith("/logs"):
+            return rules.ssh_seconds * _COMMANDS_FOR_LOGS
+        return 0.0
 
     def _route(self, call: Call) -> _Route:
         release = self._coolify.rules.release
@@ -198,18 +223,24 @@ class App:
 
     def _admit(self, request: HttpRequest, ability: str) -> None:
         coolify = self._coolify
-        given = request.headers.get("authorization", "")
-        if given != f"Bearer {coolify.token}" or coolify.token_expired:
+        if self._user(request) is None:
             raise FrameworkError(401, "Unauthenticated.")
         if not coolify.rules.api_enabled:
             raise Refused(403, "API is disabled.", success=True)
         if not coolify.rules.address_allowed:
             raise Refused(403, "You are not allowed to access the API.", success=True)
-        if not {"root", ability} & set(coolify.rules.abilities):
+        able = coolify.rules.admin and {"root", ability} & set(coolify.rules.abilities)
+        if not able:
             raise Refused(403, f"Missing required permissions: {ability}")
 
-    def _add_limits(self, response: Response) -> None:
+    def _user(self, request: HttpRequest) -> int | None:
+        coolify = self._coolify
+        token = request.headers.get("authorization", "").removeprefix("Bearer ")
+        return None if coolify.token_expired else coolify.users.get(token)
+
+    def _add_limits(self, request: HttpRequest, response: Response) -> None:
         limit = self._coolify.rules.requests_per_minute
-        left = 0 if response.status_code == 429 else limit - self._window.count
+        window = self._windows[self._user(request)]
+        left = 0 if response.status_code == 429 else window.left(self._coolify.now, limit)
         response.headers["X-RateLimit-Limit"] = str(limit)
-        response.headers["X-RateLimit-Remaining"] = str(max(left, 0))
+        response.headers["X-RateLimit-Remaining"] = str(left)

@@ -57,6 +57,13 @@ def get_server(model: Model, call: Call) -> Response:
     return JSONResponse(shapes.server(server))
 
 
+def get_cleanup(model: Model, call: Call) -> Response:
+    server = model.servers.get(call.parameters["uuid"])
+    if server is None:
+        raise Refused(404, "Server not found.")
+    return JSONResponse(shapes.cleanup(server))
+
+
 def list_projects(model: Model, _: Call) -> Response:
     return JSONResponse([shapes.project(model)])
 
@@ -121,11 +128,7 @@ def _place(model: Model, body: dict[str, Any]) -> str:
     server = str(body["server_uuid"])
     if server not in model.servers:
         raise Refused(404, "Server not found.")
-    destination = body.get("destination_uuid") or model.destinations[server]
-    if destination not in model.destinations.values():
-        raise Refused(404, "Destination not found.")
-    if destination != model.destinations[server]:
-        raise Refused(400, "Provided destination_uuid does not belong to the specified server.")
+    # Each server here has one destination. Coolify takes that, whichever is asked for.
     return server
 
 
@@ -264,20 +267,27 @@ def stop(model: Model, call: Call) -> Response:
 
 def logs(model: Model, call: Call) -> Response:
     application = _application(model, call)
-    if not model.servers[application.server_uuid].reachable:
+    server = model.servers[application.server_uuid]
+    if not server.reachable:
         raise FrameworkError(500, "Server is not functional.")
     lines = call.query.get("lines", "")
     count = min(int(lines), _MOST_LOG_LINES) if lines.isdecimal() and int(lines) else 100
     # Docker lists the newest first, and Coolify looks at the first.
     newest = application.containers[-1:]
-    if not newest or newest[0].state is not ContainerState.RUNNING:
-        raise Refused(400, "Application is not running.")
+    found = newest and newest[0].state is ContainerState.RUNNING and not server.swarm
+    if not found:
+        raise not_running()
     stamped = call.flag("show_timestamps")
     shown = [
         f"{shapes.moment(time)} {line}" if stamped else line
         for time, line in newest[0].output[-count:]
     ]
     return JSONResponse({"logs": "\n".join(shown)})
+
+
+def not_running() -> Refused:
+    """What is said of logs if nothing runs, or if a command on the server failed."""
+    return Refused(400, "Application is not running.")
 
 
 # Variables

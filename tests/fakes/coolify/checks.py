@@ -11,12 +11,14 @@ if TYPE_CHECKING:
 
 _FIRST_VERSIONS = {
     "autogenerate_domain": beta(454),
+    "docker_images_to_keep": Version(4, 2, 0),
+    "stop_grace_period": Version(4, 2, 0),
     "tags": Version(4, 2, 0),
     "is_consistent_container_name_enabled": Version(4, 3, 0),
     "is_runtime": beta(429),
     "is_buildtime": beta(429),
 }
-_LAST_WITH_PORTS = Version(4, 0, 0)
+_FIRST_WITHOUT_PORTS = Version(4, 3, 0)
 
 _COMMON = frozenset(
     {
@@ -25,6 +27,7 @@ _COMMON = frozenset(
         "custom_labels",
         "custom_network_aliases",
         "description",
+        "docker_images_to_keep",
         "docker_registry_image_name",
         "docker_registry_image_tag",
         "domains",
@@ -59,6 +62,7 @@ _COMMON = frozenset(
         "post_deployment_command",
         "pre_deployment_command",
         "redirect",
+        "stop_grace_period",
         "tags",
         "use_build_server",
     }
@@ -105,6 +109,9 @@ _BOOLEANS = frozenset(
     }
 )
 
+_INTEGERS = {"docker_images_to_keep": range(101), "stop_grace_period": range(1, 3601)}
+"""And which of them are taken."""
+
 Errors = dict[str, Any]
 """By field: a string or an array of them, as it comes."""
 
@@ -131,6 +138,9 @@ def wrong_types(body: dict[str, Any]) -> Errors:
             errors[name] = f"The {words} field must be a string."
         elif name in _BOOLEANS and not is_boolean(value):
             errors[name] = f"The {words} field must be true or false."
+        elif name in _INTEGERS and value is not None and value not in _INTEGERS[name]:
+            taken = _INTEGERS[name]
+            errors[name] = [f"The {words} field must be between {taken[0]} and {taken[-1]}."]
     return errors
 
 
@@ -140,7 +150,7 @@ def creation(body: dict[str, Any], release: Version) -> Errors:
         "project_uuid",
         "server_uuid",
         "docker_registry_image_name",
-        *(["ports_exposes"] if release <= _LAST_WITH_PORTS else []),
+        *(["ports_exposes"] if release < _FIRST_WITHOUT_PORTS else []),
     ]
     missing = {
         name: [f"The {name.replace('_', ' ')} field is required."]

@@ -29,15 +29,22 @@ _INHERITED = ("PATH", "HOME", "LANG", "PYTHONPATH", "TMPDIR")
 class ContainerState(StrEnum):
     """What Docker says of a container. One that was stopped is removed by Coolify."""
 
+    CREATED = "created"
     RUNNING = "running"
     RESTARTING = "restarting"
+    PAUSED = "paused"
+    DEAD = "dead"
     EXITED = "exited"
+
+
+ALIVE = frozenset({ContainerState.CREATED, ContainerState.RUNNING, ContainerState.PAUSED})
+"""A process is in it, or will be at once."""
 
 
 class RunningContainer:
     """A container from its start to its stop, through all its restarts.
 
-    `changed` is called after each change of its state.
+    `become` is called to change its state.
     """
 
     def __init__(
@@ -48,7 +55,7 @@ class RunningContainer:
         server_uuid: str,
         image: str,
         environment: Mapping[str, str],
-        changed: Callable[[RunningContainer], None],
+        become: Callable[[RunningContainer, ContainerState], None],
     ) -> None:
         self.name = name
         self.application_uuid = application_uuid
@@ -56,60 +63,61 @@ class RunningContainer:
         self.image = image
         self.environment = environment
         self.asked_to_stop = asyncio.Event()
+        self.grace_seconds = 0.0
+        """From when it is asked to stop until it is killed."""
         self.state = ContainerState.RUNNING
+        self.health = "unknown"
+        """What a health check says, `unknown` without one."""
         self.restart_count = 0
         self.exit_codes: list[int] = []
         """Of the runs that are over."""
         self.output: list[tuple[float, str]] = []
         """Its log: when, and which line."""
-        self._changed = changed
+        self._become = become
         self._gone = asyncio.Event()
 
     def say(self, line: str) -> None:
         """Write a line to its log."""
         self.output.append((asyncio.get_running_loop().time(), line))
 
-    async def stop(self) -> None:
+    async def stop(self, grace_seconds: float) -> None:
         """Ask it to end, and return when it is gone."""
+        self.grace_seconds = grace_seconds
         self.asked_to_stop.set()
         await self._gone.wait()
 
-    async def live(self, containers: Containers, grace_seconds: float) -> None:
+    async def live(self, containers: Containers) -> None:
         """Run, and run again, until it is asked to stop: the policy `unless-stopped`."""
         clock = asyncio.get_running_loop().time
         delay = _BACK_OFF_SECONDS
         try:
             while True:
                 began = clock()
-                self.exit_codes.append(await containers.run(self, grace_seconds))
+                self.exit_codes.append(await containers.run(self))
                 if self.asked_to_stop.is_set():
                     return
                 if clock() - began >= _RAN_WELL_SECONDS:
                     delay = _BACK_OFF_SECONDS
-                self._become(ContainerState.RESTARTING)
+                self._become(self, ContainerState.RESTARTING)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(delay):
                         await self.asked_to_stop.wait()
                     return
                 delay = min(delay * 2, _LONGEST_BACK_OFF_SECONDS)
                 self.restart_count += 1
-                self._become(ContainerState.RUNNING)
+                self._become(self, ContainerState.RUNNING)
         finally:
-            self._become(ContainerState.EXITED)
+            self._become(self, ContainerState.EXITED)
             self._gone.set()
-
-    def _become(self, state: ContainerState) -> None:
-        self.state = state
-        self._changed(self)
 
 
 class Containers(Protocol):
     """What is inside of containers."""
 
-    async def run(self, container: RunningContainer, grace_seconds: float) -> int:
+    async def run(self, container: RunningContainer) -> int:
         """Run once, and return the exit code.
 
-        From `asked_to_stop` on, what runs has the grace to end; then it is killed. Nothing is left
+        From `asked_to_stop` on, what runs has its grace to end; then it is killed. Nothing is left
         of it when this returns, nor when it is cancelled.
         """
         ...
@@ -121,11 +129,11 @@ class TaskContainers:
     def __init__(self, bot: Bot) -> None:
         self._bot = bot
 
-    async def run(self, container: RunningContainer, grace_seconds: float) -> int:
+    async def run(self, container: RunningContainer) -> int:
         """Call the bot; to kill it is to cancel it."""
         task = asyncio.ensure_future(self._bot(container))
         try:
-            await _end(task, container, grace_seconds)
+            await _end(task, container)
         finally:
             if not task.done():
                 task.cancel()
@@ -151,7 +159,7 @@ class ProcessContainers:
     def __init__(self, command: Sequence[str] = SAMPLE_BOT) -> None:
         self._command = tuple(command)
 
-    async def run(self, container: RunningContainer, grace_seconds: float) -> int:
+    async def run(self, container: RunningContainer) -> int:
         """Start the command; to kill it is to kill all its process group."""
         own = {name: os.environ[name] for name in _INHERITED if name in os.environ}
         process = await asyncio.create_subprocess_exec(
@@ -164,7 +172,7 @@ class ProcessContainers:
         )
         over = asyncio.ensure_future(_log(process, container))
         try:
-            await _end(over, container, grace_seconds, process.terminate)
+            await _end(over, container, process.terminate)
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -189,7 +197,6 @@ async def _log(process: asyncio.subprocess.Process, container: RunningContainer)
 async def _end(
     run: asyncio.Future[int] | asyncio.Future[None],
     container: RunningContainer,
-    grace_seconds: float,
     ask: Callable[[], None] | None = None,
 ) -> None:
     """Wait until a run ends by itself, or its grace is over."""
@@ -202,4 +209,4 @@ async def _end(
         if ask is not None:
             with suppress(ProcessLookupError):
                 ask()
-        await asyncio.wait([run], timeout=grace_seconds)
+        await asyncio.wait([run], timeout=container.grace_seconds)

@@ -30,8 +30,16 @@ class Coolify(Model):
     ) -> None:
         super().__init__(rules or Rules(), containers or TaskContainers(wait_for_stop), seed)
         self.faults = faults or Faults()
-        self.token = f"1|{self.new_uuid()}"
+        self.users: dict[str, int] = {}
+        """Each token's user."""
+        self.token = self.new_token(user=1)
         self.token_expired = False
         self.outage: int | None = None
         """While set, the status of every answer."""
         self.app = App(self, seed)
+
+    def new_token(self, user: int) -> str:
+        """A token of a user: all of one user's count together for the rate limit."""
+        token = f"{len(self.users) + 1}|{self.new_uuid()}"
+        self.users[token] = user
+        return token

@@ -14,7 +14,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tests.fakes.coolify.background import Background
-from tests.fakes.coolify.containers import ContainerState, RunningContainer
+from tests.fakes.coolify.cleanup import swept
+from tests.fakes.coolify.containers import ALIVE, ContainerState, RunningContainer
 from tests.fakes.coolify.records import (
     ACTIVE,
     EXITED,
@@ -26,7 +27,7 @@ from tests.fakes.coolify.records import (
     Server,
     Variable,
 )
-from tests.fakes.coolify.rules import beta
+from tests.fakes.coolify.rules import Version, beta
 from tests.fakes.coolify.workers import Workers
 
 if TYPE_CHECKING:
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
 
 _FIRST_WITH_RETENTION = beta(453)
 _FIRST_WITH_CLEANUP_CHOICE = beta(467)
+_FIRST_WITH_RESTART_LIMIT = Version(4, 3, 0)
+_FIRST_THAT_WRITES_STOPS = Version(4, 3, 3)
+_MOST_RESTARTS = 10
 
 _SERVER_SETTINGS: dict[str, Any] = {
     "delete_unused_networks": False,
@@ -98,6 +102,8 @@ class Model:
         """All of them, those included that Coolify has lost sight of."""
         self.pulls: Counter[tuple[str, str]] = Counter()
         self.most_pulls: Counter[tuple[str, str]] = Counter()
+        self.built: dict[str, float] = {}
+        """When images were built; those that are not named, in the order of their pulls."""
         self.started: Counter[str] = Counter()
         self.requests: list[Request] = []
         self.registry_answers = True
@@ -123,8 +129,7 @@ class Model:
             *dict.fromkeys(
                 container.application_uuid
                 for container in self.containers
-                if container.state is ContainerState.RUNNING
-                and server in {None, container.server_uuid}
+                if container.state in ALIVE and server in {None, container.server_uuid}
             )
         ]
 
@@ -188,7 +193,8 @@ class Model:
         self.deployments[deployment.uuid] = deployment
         application.deployments.append(deployment)
         self.active.append(deployment)
-        self._workers.add(deployment.uuid, lambda: self._take(deployment))
+        application.gave_up = False
+        self._dispatch()
         return Queued("queued", "Deployment request queued.", deployment)
 
     def cancel_deployment(self, deployment: Deployment) -> bool:
@@ -205,15 +211,16 @@ class Model:
         """Let a worker stop the containers. No deployment is cancelled by that."""
         if self.rules.release < _FIRST_WITH_CLEANUP_CHOICE:
             cleanup = True
-        key = f"stop {self._number('job')}"
-        work = partial(self._stop, application, cleanup=cleanup)
-        self._workers.add(key, lambda: work)
+        self._queue_job("stop", partial(self._stop, application, cleanup=cleanup))
 
     def queue_deletion(self, application: Application, *, cleanup: bool) -> None:
         """Let a worker delete it."""
-        key = f"delete {self._number('job')}"
-        work = partial(self._delete, application, cleanup=cleanup)
-        self._workers.add(key, lambda: work)
+        self._queue_job("delete", partial(self._delete, application, cleanup=cleanup))
+
+    def shown_status(self, application: Application) -> str:
+        """What Coolify says of an application."""
+        self._look(self.servers[application.server_uuid])
+        return application.status_at(self.now - self.rules.status_lag_seconds)
 
     # What happens behind a client's back
 
@@ -228,7 +235,7 @@ class Model:
 
     async def stop_by_hand(self, uuid: str) -> None:
         """Press the button that stops, and wait until it has."""
-        await self._stop_containers(self.applications[uuid])
+        await self._stop_now(self.applications[uuid])
 
     async def restart_coolify(self) -> None:
         """Let every active deployment be failed. Containers don't notice."""
@@ -241,11 +248,35 @@ class Model:
             one.image for one in self.containers if one.server_uuid == server
         }
 
+    async def clean_up_nightly(self, server: str) -> None:
+        """Let the clean-up that is on a schedule run."""
+        one = self.servers[server]
+        used = {each.image for each in self.containers if each.server_uuid == server}
+        if self.rules.release < _FIRST_WITH_RETENTION:
+            one.images &= used
+            return
+        applications = [each for each in self.applications.values() if each.server_uuid == server]
+        one.images -= swept(one, applications, self.built) - used
+
     async def set_reachable(self, server: str, reachable: bool) -> None:
         """Let Coolify lose a server, or find it again. What runs there runs on."""
         self.servers[server].reachable = reachable
         for application in self.applications.values():
-            self._record(application)
+            if application.server_uuid == server:
+                self._write(application, application.status if reachable else EXITED)
+
+    async def set_state(self, uuid: str, state: ContainerState) -> None:
+        """Let Docker say this of an application's containers, whatever happens in them."""
+        for container in self.applications[uuid].containers:
+            self._become_container(container, state)
+
+    async def set_health(self, uuid: str, health: str) -> None:
+        """Let health checks of an application say this: `healthy`, `unhealthy` or `unknown`."""
+        application = self.applications[uuid]
+        self._look(self.servers[application.server_uuid])
+        for container in application.containers:
+            container.health = health
+        self._look(self.servers[application.server_uuid])
 
     # What goes on by itself
 
@@ -253,22 +284,53 @@ class Model:
         self._numbers[what] += 1
         return self._numbers[what]
 
-    def _record(self, application: Application) -> None:
-        """Keep what Coolify can see of an application's status."""
-        reachable = self.servers[application.server_uuid].reachable
-        seen = application.status if reachable else EXITED
-        if application.history[-1][1] != seen:
-            application.history.append((self.now, seen))
+    def _queue_job(self, kind: str, work: Work) -> None:
+        self._workers.add(f"{kind} {self._number('job')}", work)
 
-    def _changed(self, container: RunningContainer) -> None:
-        if container.state is ContainerState.EXITED:
+    def _look(self, server: Server) -> None:
+        """Let Coolify look at a server, if it was due to by now.
+
+        This is called before anything changes, so Coolify sees what was there when it was due.
+        """
+        if self._background.closed or self.now < server.next_look:
+            return
+        period = self.rules.sync_seconds
+        server.next_look = (self.now // period + 1) * period if period else self.now
+        self._see(server)
+
+    def _see(self, server: Server) -> None:
+        """Write down what containers a server has, unless it has none at all."""
+        there = any(one.server_uuid == server.uuid for one in self.containers)
+        if not there or not server.reachable:
+            return
+        for application in [*self.applications.values()]:
+            if application.server_uuid == server.uuid:
+                self._write(application, application.status)
+                self._give_up(application)
+
+    def _write(self, application: Application, status: str) -> None:
+        if application.history[-1][1] != status:
+            application.history.append((self.now, status))
+
+    def _give_up(self, application: Application) -> None:
+        """Stop what was restarted too often."""
+        limit = application.fields.get("max_restart_count", _MOST_RESTARTS)
+        if self.rules.release < _FIRST_WITH_RESTART_LIMIT or not limit or application.gave_up:
+            return
+        if application.restart_count >= limit:
+            application.gave_up = True
+            self.queue_stop(application, cleanup=True)
+
+    def _become_container(self, container: RunningContainer, state: ContainerState) -> None:
+        server = self.servers[container.server_uuid]
+        self._look(server)
+        container.state = state
+        if state is ContainerState.EXITED:
             self.containers.remove(container)
-        application = self.applications.get(container.application_uuid)
-        if application is not None:
-            if container.state is ContainerState.EXITED:
+            application = self.applications.get(container.application_uuid)
+            if application is not None:
                 application.containers.remove(container)
-            if not self._background.closed:
-                self._record(application)
+        self._look(server)
 
     def _become(self, deployment: Deployment, status: DeploymentStatus, detail: str = "") -> None:
         deployment.status = status
@@ -277,6 +339,7 @@ class Model:
         if status not in ACTIVE:
             deployment.finished_at = self.now
             self.active.remove(deployment)
+            self._dispatch()
 
     def _abort(self, deployment: Deployment, status: DeploymentStatus) -> bool:
         if deployment.status not in ACTIVE:
@@ -287,7 +350,14 @@ class Model:
         self._workers.withdraw(deployment.uuid)
         return True
 
-    def _take(self, deployment: Deployment) -> Work | None:
+    def _dispatch(self) -> None:
+        """Let deployments be in progress as far as servers may. They may still wait for workers."""
+        for deployment in [*self.active]:
+            if deployment.status is DeploymentStatus.QUEUED and self._may_begin(deployment):
+                self._become(deployment, DeploymentStatus.IN_PROGRESS)
+                self._workers.add(deployment.uuid, partial(self._deploy, deployment))
+
+    def _may_begin(self, deployment: Deployment) -> bool:
         under_way = [
             one
             for one in self.active
@@ -296,10 +366,7 @@ class Model:
         ]
         limit = self.servers[deployment.server_uuid].settings["concurrent_builds"]
         same = any(one.application is deployment.application for one in under_way)
-        if (same or len(under_way) >= limit) and not deployment.instant:
-            return None
-        self._become(deployment, DeploymentStatus.IN_PROGRESS)
-        return partial(self._deploy, deployment)
+        return deployment.instant or (not same and len(under_way) < limit)
 
     async def _deploy(self, deployment: Deployment) -> None:
         if deployment.status is not DeploymentStatus.IN_PROGRESS:
@@ -320,20 +387,28 @@ class Model:
             self._become(deployment, DeploymentStatus.FAILED, str(error))
             return
         replaced = [*application.containers]
-        if application.fields.get("is_consistent_container_name_enabled"):
-            await asyncio.gather(*(container.stop() for container in replaced))
+        if application.consistent_name:
+            await self._stop_containers(application)
         self._start_container(application, image, environment)
-        await asyncio.gather(*(container.stop() for container in replaced))
+        grace = self._grace(application)
+        await asyncio.gather(*(container.stop(grace) for container in replaced))
         if deployment.status is DeploymentStatus.IN_PROGRESS:
             self._become(deployment, DeploymentStatus.FINISHED)
+            self._queue_job("look", partial(self._look_now, application.server_uuid))
+
+    async def _look_now(self, server: str) -> None:
+        self._see(self.servers[server])
 
     async def _prepare(self, application: Application) -> tuple[str, dict[str, str]]:
         """Pull the image, and return it and the environment as both were when this began."""
         self._reach(application)
         name = f"{application.uuid}-{self._random.randrange(10**11, 10**12)}"
         image = application.image
-        environment = application.container_environment(name)
+        environment = application.container_environment(
+            application.uuid if application.consistent_name else name
+        )
         await self._pull(self.servers[application.server_uuid], image)
+        await asyncio.sleep(self.rules.start_seconds)
         return image, environment
 
     async def _pull(self, server: Server, image: str) -> None:
@@ -351,6 +426,7 @@ class Model:
             self._pulling[key] -= 1
         self.pulls[key] += 1
         server.images.add(image)
+        self.built.setdefault(image, float(len(self.built)))
 
     def _reach(self, application: Application) -> None:
         if application.uuid not in self.applications:
@@ -369,24 +445,36 @@ class Model:
             server_uuid=application.server_uuid,
             image=image,
             environment=environment,
-            changed=self._changed,
+            become=self._become_container,
         )
+        server = self.servers[application.server_uuid]
+        self._look(server)
         self.started[application.uuid] += 1
         self.containers.append(container)
         application.containers.append(container)
-        self._record(application)
-        self._background.run(container.live(self._inside, self.rules.stop_grace_seconds))
+        self._look(server)
+        self._background.run(container.live(self._inside))
 
     async def _stop(self, application: Application, *, cleanup: bool) -> None:
         await asyncio.sleep(self.rules.stop_seconds)
         server = self.servers[application.server_uuid]
         if server.reachable:
-            await self._stop_containers(application)
+            await self._stop_now(application)
             if cleanup:
                 self._clean_up(server)
 
+    async def _stop_now(self, application: Application) -> None:
+        await self._stop_containers(application)
+        self._look(self.servers[application.server_uuid])
+        if self.rules.release >= _FIRST_THAT_WRITES_STOPS:
+            self._write(application, EXITED)
+
     async def _stop_containers(self, application: Application) -> None:
-        await asyncio.gather(*(container.stop() for container in [*application.containers]))
+        grace = self._grace(application)
+        await asyncio.gather(*(container.stop(grace) for container in [*application.containers]))
+
+    def _grace(self, application: Application) -> float:
+        return float(application.fields.get("stop_grace_period") or self.rules.stop_grace_seconds)
 
     async def _delete(self, application: Application, *, cleanup: bool) -> None:
         await asyncio.sleep(self.rules.delete_seconds)

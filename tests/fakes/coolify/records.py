@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from tests.fakes.coolify.containers import RunningContainer
 
 EXITED = "exited:unhealthy"
-RUNNING = "running:unknown"
 RESTARTING = "restarting:unknown"
+STARTING = "starting:unknown"
+PAUSED = "paused:unknown"
+DEGRADED = "degraded:unhealthy"
 
 _REFERENCE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 
@@ -48,10 +50,16 @@ class Server:
     settings: dict[str, Any]
     reachable: bool = True
     images: set[str] = field(default_factory=set)
+    next_look: float = 0.0
+    """When Coolify looks at its containers again."""
 
     @property
     def ip(self) -> str:
         return f"10.0.0.{self.number}"
+
+    @property
+    def swarm(self) -> bool:
+        return bool(self.settings["is_swarm_manager"] or self.settings["is_swarm_worker"])
 
 
 @dataclass(eq=False)
@@ -86,7 +94,9 @@ class Application:
     containers: list[RunningContainer] = field(default_factory=list)
     deployments: list[Deployment] = field(default_factory=list, repr=False)
     history: list[tuple[float, str]] = field(default_factory=lambda: [(float("-inf"), EXITED)])
-    """What Coolify could see of its status, and since when."""
+    """What Coolify knew of its status, and since when."""
+    gave_up: bool = False
+    """Coolify stops it, because Docker has restarted it too often."""
 
     @property
     def name(self) -> str:
@@ -114,28 +124,41 @@ class Application:
 
     @property
     def status(self) -> str:
-        """What is true now."""
+        """What is true now, of all its containers together."""
         states = {container.state for container in self.containers}
+        if ContainerState.RESTARTING in states:
+            return RESTARTING
+        if ContainerState.DEAD in states:
+            return DEGRADED
+        if ContainerState.CREATED in states:
+            return STARTING
         if ContainerState.RUNNING in states:
-            return RUNNING
-        return RESTARTING if ContainerState.RESTARTING in states else EXITED
+            healths = {container.health for container in self.containers}
+            worst = next(each for each in ("unhealthy", "unknown", "healthy") if each in healths)
+            return f"running:{worst}"
+        return PAUSED if ContainerState.PAUSED in states else EXITED
 
     @property
     def running(self) -> bool:
-        return self.status == RUNNING
+        return self.status.startswith("running:")
+
+    @property
+    def consistent_name(self) -> bool:
+        """Whether its container has its uuid as name, so that there is one at a time."""
+        return bool(self.fields.get("is_consistent_container_name_enabled"))
 
     @property
     def restart_count(self) -> int:
         return self.containers[-1].restart_count if self.containers else 0
 
     def status_at(self, time: float) -> str:
-        """What Coolify could see at a time."""
+        """What Coolify knew at a time."""
         return next(status for since, status in reversed(self.history) if since <= time)
 
     def container_environment(self, container_name: str) -> dict[str, str]:
         """What a container started now has. Raises `DeploymentFailed` for what can't be quoted."""
         known = self.environment
-        environment: dict[str, str] = {}
+        environment = self._injected()
         for one in self.variables:
             if one.is_preview or not one.is_runtime:
                 continue
@@ -148,6 +171,19 @@ class Application:
         environment["COOLIFY_RESOURCE_UUID"] = self.uuid
         environment["COOLIFY_CONTAINER_NAME"] = container_name
         return environment
+
+    def _injected(self) -> dict[str, str]:
+        """What Coolify adds by itself, unless a variable has that name."""
+        domain = str(self.fields.get("domains") or "")
+        port = str(self.fields.get("ports_exposes") or "").partition(",")[0]
+        return {
+            "COOLIFY_BRANCH": "main",
+            "COOLIFY_FQDN": domain.partition("://")[2],
+            "COOLIFY_URL": domain,
+            "HOST": "0.0.0.0",  # noqa: S104 - Coolify's own
+            "SOURCE_COMMIT": "HEAD",
+            **({"PORT": port} if port else {}),
+        }
 
 
 @dataclass(eq=False)

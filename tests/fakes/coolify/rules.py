@@ -49,23 +49,33 @@ class Rules:
     """Whether the client is on the list of allowed addresses."""
     abilities: Collection[str] = ("read", "write", "deploy")
     """Of the token. Without `read:sensitive`, values of variables are not shown."""
+    admin: bool = True
+    """Whether the token is of an admin of the team. Another member's may do nothing."""
     concurrent_builds: int = 2
     deployment_queue_limit: int = 25
     workers: int = 4
-    """How many deployments, stops and deletions are worked on at a time, on all servers."""
+    """Deployments, stops, deletions and looks at servers share them, on all servers."""
     pull_seconds: float = 0.0
-    """A deployment whose image is not on the server."""
+    """The pull of an image that is not on the server."""
     check_seconds: float = 0.0
-    """A deployment whose image is there, and is compared with the registry's."""
+    """The pull of an image that is there: it is compared with the registry's."""
+    start_seconds: float = 0.0
+    """From the pull to the container."""
     stop_seconds: float = 0.0
     """Until a stop that a worker took up takes effect."""
     delete_seconds: float = 0.0
+    sync_seconds: float = 60.0
+    """How often Coolify looks at the containers of a server, beside after each deployment."""
     status_lag_seconds: float = 0.0
-    """An application's status as shown is this old."""
-    stop_grace_seconds: float = 10.0
-    """From SIGTERM to SIGKILL."""
+    """An application's status as shown is what Coolify knew this long ago."""
+    stop_grace_seconds: float = 30.0
+    """From SIGTERM to SIGKILL, unless an application has its own `stop_grace_period`."""
     latency_seconds: float = 0.0
     """Of each request."""
+    list_seconds: float = 0.0
+    """What `GET /applications` takes besides, for each application."""
+    ssh_seconds: float = 0.0
+    """Of each command on a server: `/logs` takes three of them."""
     server_settings: Mapping[str, object] = field(default_factory=dict)
     """Settings of every server that differ from Coolify's own."""
 
@@ -87,6 +97,8 @@ class Faults:
     """No answer, and nothing done."""
     reply_lost: float = 0.0
     """Done, and then the connection breaks."""
+    ssh: float = 0.0
+    """A command on the server fails, so `/logs` says that nothing runs."""
 
 
 class ReplyLost(ConnectionError):

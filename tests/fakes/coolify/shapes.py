@@ -65,14 +65,18 @@ def application(model: Model, one: Application) -> dict[str, Any]:
         "fqdn": one.fields.get("domains"),
         "health_check_enabled": False,
         "restart_count": one.restart_count,
-        "status": one.status_at(model.now - model.rules.status_lag_seconds),
+        "status": model.shown_status(one),
     }
 
 
 def application_in_full(model: Model, one: Application) -> dict[str, Any]:
     """An application by itself, with its settings."""
-    consistent = bool(one.fields.get("is_consistent_container_name_enabled"))
-    settings = {"is_auto_deploy_enabled": True, "is_consistent_container_name_enabled": consistent}
+    settings = {
+        "docker_images_to_keep": one.fields.get("docker_images_to_keep", 2),
+        "is_auto_deploy_enabled": True,
+        "is_consistent_container_name_enabled": one.consistent_name,
+        "stop_grace_period": one.fields.get("stop_grace_period"),
+    }
     return {**application(model, one), "settings": settings}
 
 
@@ -128,6 +132,21 @@ def server(one: Server) -> dict[str, Any]:
 def listed_server(one: Server) -> dict[str, Any]:
     """A server in the list."""
     return {**server(one), "is_reachable": one.reachable, "is_usable": one.reachable}
+
+
+_CLEANUP = (
+    "docker_cleanup_frequency",
+    "docker_cleanup_threshold",
+    "force_docker_cleanup",
+    "delete_unused_volumes",
+    "delete_unused_networks",
+    "disable_application_image_retention",
+)
+
+
+def cleanup(one: Server) -> dict[str, Any]:
+    """When and how a server is cleaned up."""
+    return {name: one.settings[name] for name in _CLEANUP}
 
 
 def environments(model: Model) -> list[dict[str, Any]]:

@@ -107,6 +107,7 @@ class CoolifySite(Scene):
         assert self.found == []
         names = [application.name for application in self.coolify.applications.values()]
         assert len(names) == len({*names}), "an application was made twice"
+        assert self.coolify.killed == [], "a deployment under way was cancelled"
 
     async def ask_for(self, count: int, stay: float = 60, **changes: Any) -> list[int]:
         """Ask for so many bots at once."""

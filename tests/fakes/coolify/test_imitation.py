@@ -54,7 +54,7 @@ async def test_a_token_that_is_wrong_or_expired_opens_nothing() -> None:
 
 
 async def test_a_client_that_does_not_accept_json_gets_pages() -> None:
-    async with imitated(requests_per_minute=2) as scene:
+    async with imitated(requests_per_minute=1) as scene:
         scene.client.headers["accept"] = "*/*"
         answer = await scene.client.get("/servers", headers={"Authorization": ""})
         assert (answer.status_code, answer.headers["location"]) == (302, "/login")
@@ -105,6 +105,48 @@ async def test_the_rate_limit_is_a_window_from_the_first_request_on() -> None:
         assert (answer.status_code, answer.headers["x-ratelimit-remaining"]) == (200, "1")
 
 
+async def test_the_rate_limit_is_of_a_user_and_told_with_every_answer() -> None:
+    async with imitated(requests_per_minute=3) as scene:
+        coolify, told = scene.coolify, []
+        for token in (coolify.token, coolify.new_token(1), coolify.new_token(2)):
+            for path in ("/version", "/applications/none"):
+                headers = {"Authorization": f"Bearer {token}"}
+                answer = await scene.client.get(path, headers=headers)
+                limits = [answer.headers[f"x-ratelimit-{name}"] for name in ("limit", "remaining")]
+                told.append((answer.status_code, *limits))
+        assert told == [
+            *[(200, "3", "2"), (404, "3", "1")],
+            *[(200, "3", "0"), (429, "3", "0")],
+            *[(200, "3", "2"), (404, "3", "1")],
+        ]
+
+
+async def test_a_member_who_is_no_admin_may_do_nothing() -> None:
+    async with imitated(admin=False, abilities=("root",)) as scene:
+        for method, path, ability in (
+            ("GET", "/version", "read"),
+            ("PATCH", "/applications/none", "write"),
+            ("POST", "/applications/none/stop", "deploy"),
+        ):
+            answer = await scene.call(method, path, 403)
+            assert answer == {"message": f"Missing required permissions: {ability}"}
+
+
+@virtual
+async def test_a_list_takes_longer_with_every_application_and_is_as_old_as_its_beginning() -> None:
+    async with imitated(list_seconds=0.5, ssh_seconds=2, latency_seconds=1) as scene:
+        application = await scene.started()
+        await scene.application()
+        began = scene.coolify.now
+        listing = asyncio.create_task(scene.call("GET", "/applications"))
+        await asyncio.sleep(1.5)
+        await scene.stop(application)
+        assert [one["status"] for one in await listing] == ["running:unknown", EXITED]
+        assert scene.coolify.now == began + 2.5
+        await scene.call("GET", f"/applications/{application.uuid}/logs", 400)
+        assert scene.coolify.now == began + 2.5 + 7
+
+
 # Applications
 
 
@@ -131,15 +173,23 @@ async def test_an_application_is_created_exited_and_with_a_domain_unless_told() 
     [
         ("4.3.11", {"restart_policy": "no"}, 422, "restart_policy"),
         ("4.3.11", {"docker_registry_image_name": None}, 422, "docker_registry_image_name"),
-        ("4.0.0", {"ports_exposes": None}, 422, "ports_exposes"),
+        ("4.2.9", {"ports_exposes": None}, 422, "ports_exposes"),
         ("4.0.0-beta.453", {"autogenerate_domain": False}, 422, "autogenerate_domain"),
         ("4.1.9", {"tags": ["bots"]}, 422, "tags"),
+        ("4.1.9", {"docker_images_to_keep": 9}, 422, "docker_images_to_keep"),
+        ("4.1.9", {"stop_grace_period": 9}, 422, "stop_grace_period"),
+        ("4.3.11", {"stop_grace_period": 0}, 422, "stop_grace_period"),
+        (
+            "4.2.9",
+            {"is_consistent_container_name_enabled": True},
+            422,
+            "is_consistent_container_name_enabled",
+        ),
         ("4.3.11", {"name": 7}, 422, "name"),
         ("4.3.11", {"environment_name": None}, 422, None),
         ("4.3.11", {"environment_name": "staging"}, 404, None),
         ("4.3.11", {"project_uuid": "none"}, 404, None),
         ("4.3.11", {"server_uuid": "none"}, 404, None),
-        ("4.3.11", {"destination_uuid": "none"}, 404, None),
         ("4.3.11", {"description": "x" * 256}, 500, None),
     ],
 )
@@ -153,13 +203,31 @@ async def test_an_application_is_refused(
         assert scene.coolify.applications == {}
 
 
-async def test_a_destination_is_of_one_server() -> None:
+async def test_a_wrong_destination_is_ignored_on_a_server_with_one() -> None:
     async with imitated(servers=("server-a", "server-b")) as scene:
-        other = scene.coolify.destinations["server-b"]
-        body = scene.body(destination_uuid=other)
-        await scene.call("POST", "/applications/dockerimage", 400, json=body)
-        made = await scene.application(destination_uuid=other, server_uuid="server-b")
-        assert made.server_uuid == "server-b"
+        for wrong in ("none", scene.coolify.destinations["server-b"]):
+            made = await scene.application(destination_uuid=wrong)
+            assert made.server_uuid == "server-a"
+            shown = (await scene.shown(made))["destination"]
+            assert shown["uuid"] == scene.coolify.destinations["server-a"]
+
+
+async def test_what_is_new_is_taken_where_it_is_known() -> None:
+    async with imitated() as scene:
+        application = await scene.application(
+            ports_exposes=None,
+            docker_images_to_keep=9,
+            stop_grace_period=60,
+            is_consistent_container_name_enabled=True,
+        )
+        path = f"/applications/{application.uuid}"
+        await scene.call("PATCH", path, json={"docker_images_to_keep": 7})
+        assert (await scene.shown(application))["settings"] == {
+            "docker_images_to_keep": 7,
+            "is_auto_deploy_enabled": True,
+            "is_consistent_container_name_enabled": True,
+            "stop_grace_period": 60,
+        }
 
 
 async def test_a_change_keeps_an_application_where_it_is() -> None:
@@ -226,16 +294,35 @@ async def test_a_container_has_the_variables_of_its_deployment() -> None:
         await scene.coolify.idle()
         await scene.set_variables(application, {"key": "A", "value": "two"})
         (container,) = application.containers
-        assert container.environment == {
-            "A": "one",
-            "B": "one one .",
-            "C": "$A",
-            "COOLIFY_RESOURCE_UUID": application.uuid,
-            "COOLIFY_CONTAINER_NAME": container.name,
-        }
+        set_here = {key: container.environment[key] for key in "ABC"}
+        assert set_here == {"A": "one", "B": "one one .", "C": "$A"}
+        assert "D" not in container.environment
         await scene.start(application)
         await scene.coolify.idle()
         assert application.containers[0].environment["A"] == "two"
+
+
+async def test_coolify_adds_variables_of_its_own() -> None:
+    async with imitated() as scene:
+        application = await scene.application(ports_exposes="80,443")
+        await scene.set_variables(application, {"key": "HOST", "value": "mine"})
+        await scene.start(application)
+        await scene.coolify.idle()
+        (container,) = application.containers
+        domain = str(application.fields["domains"])
+        assert container.environment == {
+            "COOLIFY_BRANCH": "main",
+            "COOLIFY_CONTAINER_NAME": container.name,
+            "COOLIFY_FQDN": domain.removeprefix("http://"),
+            "COOLIFY_RESOURCE_UUID": application.uuid,
+            "COOLIFY_URL": domain,
+            "HOST": "mine",
+            "PORT": "80",
+            "SOURCE_COMMIT": "HEAD",
+        }
+        without = await scene.started(ports_exposes=None, autogenerate_domain=False)
+        assert "PORT" not in without.containers[0].environment
+        assert without.containers[0].environment["HOST"] == "0.0.0.0"  # noqa: S104
 
 
 async def test_a_quote_in_a_literal_value_breaks_the_deployment() -> None:
@@ -307,7 +394,7 @@ async def test_a_seed_means_the_same_faults() -> None:
 
 async def test_what_fails_by_itself_is_told_at_the_end() -> None:
     class Broken:
-        async def run(self, container: RunningContainer, grace_seconds: float) -> int:
+        async def run(self, container: RunningContainer) -> int:
             raise ZeroDivisionError
 
     coolify = Coolify(containers=Broken())

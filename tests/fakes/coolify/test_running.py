@@ -57,6 +57,33 @@ async def test_workers_serve_stops_after_what_they_have_begun() -> None:
 
 
 @virtual
+async def test_a_deployment_that_waits_for_a_worker_holds_its_place() -> None:
+    async with imitated(workers=1, concurrent_builds=2, pull_seconds=30) as scene:
+        deployments = []
+        for tag in "123":
+            application = await scene.application(docker_registry_image_tag=tag)
+            deployments.append(await scene.start(application))
+        statuses = [await scene.status_of(one) for one in deployments]
+        assert statuses == ["in_progress", "in_progress", "queued"]
+        await asyncio.sleep(29)
+        assert scene.coolify.most_pulls["server-a", "ghcr.io/x/bot:2"] == 0
+        await asyncio.sleep(2)
+        statuses = [await scene.status_of(one) for one in deployments]
+        assert statuses == ["finished", "in_progress", "in_progress"]
+
+
+@virtual
+async def test_one_that_is_cancelled_while_it_waits_for_a_worker_starts_nothing() -> None:
+    async with imitated(workers=1, pull_seconds=30) as scene:
+        first, second = [await scene.application() for _ in range(2)]
+        await scene.start(first)
+        waits = await scene.start(second)
+        await scene.call("POST", f"/deployments/{waits}/cancel")
+        await scene.coolify.idle()
+        assert scene.coolify.running() == [first.uuid]
+
+
+@virtual
 async def test_a_full_queue_answers_with_deployments_that_are_none() -> None:
     async with imitated(pull_seconds=10, concurrent_builds=1, deployment_queue_limit=1) as scene:
         for _ in range(2):
@@ -179,8 +206,11 @@ async def test_a_container_that_ends_is_started_again_until_it_is_stopped() -> N
         starts.append(asyncio.get_running_loop().time())
         return await exits(container)
 
-    async with imitated(TaskContainers(notes)) as scene:
-        application = await scene.started()
+    async with imitated(TaskContainers(notes), sync_seconds=0) as scene:
+        application = await scene.application()
+        application.fields["max_restart_count"] = 0
+        await scene.start(application)
+        await scene.coolify.idle()
         await asyncio.sleep(1)
         assert starts == pytest.approx([0, 0.1, 0.3, 0.7])
         shown = await scene.shown(application)
@@ -226,7 +256,11 @@ async def test_a_container_that_does_not_end_is_killed_after_its_grace() -> None
         await scene.stop(application)
         await scene.coolify.idle()
         assert container.exit_codes == [137]
-        assert asyncio.get_running_loop().time() == 10
+        assert asyncio.get_running_loop().time() == 30
+        other = await scene.started(stop_grace_period=60)
+        await scene.stop(other)
+        await scene.coolify.idle()
+        assert asyncio.get_running_loop().time() == 90
 
 
 @virtual

@@ -11,24 +11,22 @@ if TYPE_CHECKING:
     from tests.fakes.coolify.background import Background
 
     Work = Callable[[], Coroutine[Any, Any, None]]
-    Take = Callable[[], Work | None]
-    """Takes a job up and returns its work, or None when it must wait."""
 
 
 class Workers:
-    """Take jobs up in their order; one that must wait holds up no other."""
+    """Take jobs up in their order."""
 
     def __init__(self, background: Background, count: Callable[[], int]) -> None:
         self._background = background
         self._count = count
-        self._waiting: dict[str, Take] = {}
+        self._waiting: dict[str, Work] = {}
         self._busy = 0
         self._idle = asyncio.Event()
         self._idle.set()
 
-    def add(self, key: str, take: Take) -> None:
-        """Let a job be done as soon as a worker is free and it need not wait."""
-        self._waiting[key] = take
+    def add(self, key: str, work: Work) -> None:
+        """Let a job be done as soon as a worker is free."""
+        self._waiting[key] = work
         self._idle.clear()
         self.look()
 
@@ -39,14 +37,10 @@ class Workers:
 
     def look(self) -> None:
         """Take up what can be."""
-        for key, take in [*self._waiting.items()]:
-            if self._busy >= self._count():
-                break
-            work = take()
-            if work is not None:
-                del self._waiting[key]
-                self._busy += 1
-                self._background.run(self._do(work))
+        while self._waiting and self._busy < self._count():
+            key = next(iter(self._waiting))
+            self._busy += 1
+            self._background.run(self._do(self._waiting.pop(key)))
         if not self._waiting and not self._busy:
             self._idle.set()
 

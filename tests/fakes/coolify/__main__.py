@@ -1,4 +1,7 @@
-"""An imitated Coolify on a port, until a signal ends it and everything in it."""
+"""An imitated Coolify on a port, until a signal ends it and everything in it.
+
+What it was asked, and when its bots claimed, is told at `/imitation`.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,24 @@ import dataclasses
 import shlex
 import signal
 import socket
+import time
+from typing import TYPE_CHECKING
 
 import uvicorn
+from starlette.responses import JSONResponse
 
 from tests.fakes.coolify import (
     Coolify,
     Faults,
     ProcessContainers,
     Rules,
+    TaskContainers,
 )
+from tests.fakes.coolify.bots import Bots
 from tests.fakes.coolify.containers import SAMPLE_BOT
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
 
 _NOT_OFFERED = frozenset({"servers", "abilities", "admin", "api_enabled", "address_allowed"})
 
@@ -29,6 +40,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--servers", default="server-a", help="uuids, with commas between")
     parser.add_argument("--command", default=shlex.join(SAMPLE_BOT), help="run in each container")
+    parser.add_argument("--light", action="store_true", help="run bots within this process instead")
     for source in (Rules, Faults):
         for field in dataclasses.fields(source):
             if field.name not in _NOT_OFFERED and isinstance(field.default, str | float | int):
@@ -46,11 +58,44 @@ def _chosen(options: argparse.Namespace, source: type[Rules | Faults]) -> dict[s
     return {name: value for name, value in vars(options).items() if name in names}
 
 
+class Told:
+    """The imitation, and at `/imitation` what happened to it. Times are those of the day."""
+
+    def __init__(self, coolify: Coolify, bots: Bots) -> None:
+        self._coolify = coolify
+        self._bots = bots
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        if scope["path"] != "/imitation":
+            await self._coolify.app(scope, receive, send)
+            return
+        since = int(scope["query_string"] or 0)
+        ahead = time.time() - asyncio.get_running_loop().time()
+        told = {
+            "requests": [
+                {
+                    "method": one.method,
+                    "path": one.path,
+                    "description": one.body.get("description"),
+                    "at": one.at + ahead,
+                    "status": one.status,
+                }
+                for one in self._coolify.requests[since:]
+            ],
+            "claims": self._bots.claimed_at,
+        }
+        await JSONResponse(told)(scope, receive, send)
+
+
 async def _serve(options: argparse.Namespace) -> None:
     rules = Rules(servers=options.servers.split(","), **_chosen(options, Rules))  # type: ignore[arg-type]
+    bots = Bots()
     coolify = Coolify(
         rules,
-        containers=ProcessContainers(shlex.split(options.command)),
+        containers=TaskContainers(bots.play)
+        if options.light
+        else ProcessContainers(shlex.split(options.command)),
         faults=Faults(**_chosen(options, Faults)),  # type: ignore[arg-type]
         seed=options.seed,
     )
@@ -66,7 +111,8 @@ async def _serve(options: argparse.Namespace) -> None:
         flush=True,
     )
     config = uvicorn.Config(
-        coolify.app,
+        Told(coolify, bots),
+        interface="asgi3",
         lifespan="off",
         log_level="critical",
         timeout_graceful_shutdown=1,
@@ -78,6 +124,7 @@ async def _serve(options: argparse.Namespace) -> None:
         await uvicorn.Server(config).serve(sockets=[listening])
     finally:
         await coolify.close()
+        await bots.close()
 
 
 if __name__ == "__main__":

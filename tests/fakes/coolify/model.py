@@ -220,7 +220,7 @@ class Model:
     def shown_status(self, application: Application) -> str:
         """What Coolify says of an application."""
         self._look(self.servers[application.server_uuid])
-        return application.status_at(self.now - self.rules.status_lag_seconds)
+        return application.status_at(self.now)
 
     # What happens behind a client's back
 
@@ -305,12 +305,15 @@ class Model:
             return
         for application in [*self.applications.values()]:
             if application.server_uuid == server.uuid:
-                self._write(application, application.status)
+                if application.history[-1][1] != application.status:
+                    at = self.now + self.rules.status_lag_seconds
+                    application.history.append((at, application.status))
                 self._give_up(application)
 
     def _write(self, application: Application, status: str) -> None:
-        if application.history[-1][1] != status:
-            application.history.append((self.now, status))
+        """Let Coolify say this from now on, whatever it has seen."""
+        said = [entry for entry in application.history if entry[0] <= self.now]
+        application.history[:] = [*said, (self.now, status)]
 
     def _give_up(self, application: Application) -> None:
         """Stop what was restarted too often."""

@@ -94,7 +94,7 @@ class Application:
     containers: list[RunningContainer] = field(default_factory=list)
     deployments: list[Deployment] = field(default_factory=list, repr=False)
     history: list[tuple[float, str]] = field(default_factory=lambda: [(float("-inf"), EXITED)])
-    """What Coolify knew of its status, and since when."""
+    """What Coolify says of its status, and from when on."""
     gave_up: bool = False
     """Coolify stops it, because Docker has restarted it too often."""
 
@@ -152,7 +152,7 @@ class Application:
         return self.containers[-1].restart_count if self.containers else 0
 
     def status_at(self, time: float) -> str:
-        """What Coolify knew at a time."""
+        """What Coolify says at a time."""
         return next(status for since, status in reversed(self.history) if since <= time)
 
     def container_environment(self, container_name: str) -> dict[str, str]:

@@ -67,7 +67,7 @@ class Rules:
     sync_seconds: float = 60.0
     """How often Coolify looks at the containers of a server, beside after each deployment."""
     status_lag_seconds: float = 0.0
-    """An application's status as shown is what Coolify knew this long ago."""
+    """What Coolify sees on a server is shown this much later. What a stop writes, at once."""
     stop_grace_seconds: float = 30.0
     """From SIGTERM to SIGKILL, unless an application has its own `stop_grace_period`."""
     latency_seconds: float = 0.0

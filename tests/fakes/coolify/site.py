@@ -20,6 +20,7 @@ from botpool.states import BOT_ENDED, BotStatus, SlotStatus
 from botpool.store import Store
 from botpool.store.invariants import broken_invariants
 from tests.fakes.coolify import Coolify, Rules, TaskContainers
+from tests.fakes.coolify.bots import Bots
 from tests.support.scene import Scene
 
 if TYPE_CHECKING:
@@ -27,59 +28,9 @@ if TYPE_CHECKING:
 
     from botpool.engines.coolify.engine import CoolifyEngine
     from botpool.models.bots import Bot
-    from tests.fakes.coolify import Faults, RunningContainer
+    from tests.fakes.coolify import Faults
 
 IMAGE = "registry.example/meet-bot:7"
-
-
-@dataclass
-class Bots:
-    """What runs in the containers: bots that claim, send heartbeats, stay, and end.
-
-    `config.stay` is for how many seconds. One that is done exits, so Docker starts it again.
-    """
-
-    app: Any = None
-    claims: list[tuple[str, int, int]] = field(default_factory=list)
-    """Of each claim that was answered: the application, the bot and the lease."""
-    turned_away: int = 0
-    """How many containers were told that their assignment is over, or their token unknown."""
-
-    async def play(self, container: RunningContainer) -> int:
-        environment = container.environment
-        transport = httpx.ASGITransport(app=self.app)
-        headers = {"Authorization": f"Bearer {environment['BOTPOOL_SLOT_TOKEN']}"}
-        async with httpx.AsyncClient(
-            transport=transport, base_url=environment["BOTPOOL_URL"], headers=headers
-        ) as client:
-            work = asyncio.create_task(self._live(client, container))
-            stop = asyncio.create_task(container.asked_to_stop.wait())
-            try:
-                await asyncio.wait({work, stop}, return_when=asyncio.FIRST_COMPLETED)
-                return await work if work.done() else 0
-            finally:
-                for task in (work, stop):
-                    task.cancel()
-                await asyncio.gather(work, stop, return_exceptions=True)
-
-    async def _live(self, client: httpx.AsyncClient, container: RunningContainer) -> int:
-        answer = await client.post("/api/v1/runtime/claim", json={})
-        if answer.status_code != 200:
-            self.turned_away += 1
-            await container.asked_to_stop.wait()
-            return 0
-        claimed = answer.json()
-        lease = claimed["lease"]
-        self.claims.append((container.application_uuid, claimed["botId"], lease))
-        container.say(f"bot {claimed['botId']}")
-        await client.post("/api/v1/runtime/status", json={"lease": lease, "status": "IN_CALL"})
-        left = float(claimed["config"].get("stay", 60))
-        while left > 0:
-            await client.post("/api/v1/runtime/heartbeat", json={"lease": lease})
-            await asyncio.sleep(min(left, 10))
-            left -= 10
-        await client.post("/api/v1/runtime/status", json={"lease": lease, "status": "DONE"})
-        return 0
 
 
 @dataclass(frozen=True)
@@ -174,7 +125,8 @@ async def coolify_site(
         store = Store(database)
         pool = Pool(store, chosen)
         await pool.queue.configure()
-        bots.app = create_app(store, pool, chosen, Keys(store, chosen))
+        app = create_app(store, pool, chosen, Keys(store, chosen))
+        bots.transport = httpx.ASGITransport(app=app)
         installation = await store.installation.name()
         engines = [
             coolify_engine(chosen, installation, httpx.ASGITransport(app=coolify.app))
@@ -203,3 +155,4 @@ async def coolify_site(
             for engine in engines:
                 await engine.close()
             await coolify.close()
+            await bots.close()

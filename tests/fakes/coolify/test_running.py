@@ -265,8 +265,8 @@ async def test_a_container_that_does_not_end_is_killed_after_its_grace() -> None
 
 @virtual
 async def test_a_status_is_old_and_logs_are_not() -> None:
-    async with imitated(status_lag_seconds=60) as scene:
-        application = await scene.started()
+    async with imitated(version="4.3.2", sync_seconds=0, status_lag_seconds=60) as scene:
+        application, _ = await scene.started(), await scene.started()
         path = f"/applications/{application.uuid}/logs"
         application.containers[0].say("one")
         application.containers[0].say("two")

@@ -19,13 +19,19 @@ async def status(scene: Scene, uuid: str) -> str:
 
 
 @virtual
-async def test_a_stop_writes_the_status_since_4_3_3() -> None:
-    async with imitated(version="4.3.3") as scene:
+async def test_a_stop_writes_the_status_since_4_3_3_however_late_the_rest_is() -> None:
+    async with imitated(version="4.3.3", status_lag_seconds=90) as scene:
         application = await scene.started()
+        await asyncio.sleep(90)
         assert await status(scene, application.uuid) == RUNNING
-        await scene.stop(application)
-        await scene.coolify.idle()
-        assert await status(scene, application.uuid) == EXITED
+        for _ in range(2):
+            await scene.stop(application)
+            await scene.coolify.idle()
+            await asyncio.sleep(100)
+            assert await status(scene, application.uuid) == EXITED
+            await scene.start(application)
+            await scene.coolify.idle()
+            assert await status(scene, application.uuid) == EXITED
 
 
 @virtual

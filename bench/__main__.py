@@ -1,6 +1,7 @@
 """Measure everything, print it, and write bench/README.md. Exit code 1 if a ratio is missed.
 
-`python -m bench core engines` measures these parts only, and writes nothing.
+`python -m bench core engines` measures these parts only, and writes nothing. `coolify-long` takes
+more than ten minutes, and is measured only if it is named.
 """
 
 from __future__ import annotations
@@ -13,12 +14,19 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench import api, core, engines, queue
+from bench import api, coolify, core, engines, queue
 from bench.report import write_readme
 from botpool.logs import configure_logs
 from testbed.network import leave_machine_network
 
-PARTS = {"core": core.run, "queue": queue.run, "engines": engines.run, "api": api.run}
+PARTS = {
+    "core": core.run,
+    "queue": queue.run,
+    "engines": engines.run,
+    "coolify": coolify.run,
+    "api": api.run,
+}
+LONG = {"coolify-long": coolify.run_long}
 
 
 async def main() -> int:
@@ -29,7 +37,7 @@ async def main() -> int:
         with tempfile.TemporaryDirectory(prefix="bench-") as folder:
             parts = [
                 await run(Path(folder), lambda text: console.print(f"… {text}"))
-                for name, run in PARTS.items()
+                for name, run in (PARTS | LONG).items()
                 if name in (sys.argv[1:] or PARTS)
             ]
     for part in parts:

@@ -87,6 +87,8 @@ async def test_a_coolify_that_is_set_up_well_has_neither_problem_nor_warning() -
             *("deployments at a time", "deployment queue", "image clean-up") * 2,
             "applications",
         ]
+        unknown = {each.check for each in findings if each.result is Result.NOT_CHECKED}
+        assert unknown == {"destination", "workers"}
         changing = [one for one in coolify.requests if one.method != "GET"]
         assert [(one.method, one.path, one.status) for one in changing] == [
             ("PATCH", "/applications/botpool-doctor", 400),
@@ -145,10 +147,15 @@ async def test_each_ability_that_a_token_lacks_is_a_problem(lacking: str) -> Non
     assert bool(of(findings, "project", "coolify")) == (lacking != "read")
 
 
-async def test_a_token_without_any_ability_lacks_all_three() -> None:
-    async with imitated(dataclasses.replace(FITTING, abilities=())) as coolify:
-        findings = of(await examine(coolify), "abilities", "coolify")
-    assert [each.found.rpartition(" ")[2] for each in findings] == ["read", "write", "deploy"]
+@pytest.mark.parametrize("changes", [{"abilities": ()}, {"admin": False}])
+async def test_a_token_that_may_do_nothing_may_be_of_a_member_who_is_no_admin(
+    changes: dict[str, Any],
+) -> None:
+    async with imitated(dataclasses.replace(FITTING, **changes)) as coolify:
+        found = the(await examine(coolify), "abilities")
+    assert found.result is Result.PROBLEM
+    assert "no admin" in found.found
+    assert found.mend.startswith("Sign in to Coolify as an admin")
 
 
 async def test_a_coolify_that_is_down_is_a_problem() -> None:
@@ -234,16 +241,22 @@ async def test_a_setting_that_is_missing_is_named(changes: dict[str, Any]) -> No
 
 # Version and limits
 
+LACKS = ["build", "cancelled", "deletes", "domain", "keep", "nightly", "shown late or never"]
+
 
 @pytest.mark.parametrize(
     ("version", "result", "lacks"),
     [
-        ("4.0.0-beta.428", Result.PROBLEM, ["build", "cancelled", "deletes", "domain", "keep"]),
-        ("4.0.0-beta.435", Result.PROBLEM, ["cancelled", "deletes", "domain", "keep"]),
-        ("4.0.0-beta.452", Result.PROBLEM, ["deletes", "domain", "keep"]),
-        ("4.0.0-beta.453", Result.WARNING, ["domain", "keep"]),
-        ("4.0.0-beta.466", Result.WARNING, ["keep"]),
-        ("4.0.0-beta.467", Result.OK, []),
+        ("4.0.0-beta.428", Result.PROBLEM, LACKS),
+        ("4.0.0-beta.435", Result.PROBLEM, LACKS[1:]),
+        ("4.0.0-beta.452", Result.PROBLEM, LACKS[2:]),
+        ("4.0.0-beta.453", Result.WARNING, LACKS[3:]),
+        ("4.0.0-beta.466", Result.WARNING, LACKS[4:]),
+        ("4.0.0-beta.467", Result.WARNING, LACKS[5:]),
+        ("4.1.9", Result.WARNING, LACKS[5:]),
+        ("4.2.0", Result.WARNING, LACKS[6:]),
+        ("4.3.2", Result.WARNING, LACKS[6:]),
+        ("4.3.3", Result.OK, []),
         ("4.3.11", Result.OK, []),
         ("5.0.0", Result.WARNING, []),
     ],
@@ -254,14 +267,35 @@ async def test_an_old_version_is_told_what_it_lacks(
     async with imitated(dataclasses.replace(FITTING, version=version)) as coolify:
         found = the(await examine(coolify), "version")
     assert found.result is result
-    every = ["build", "cancelled", "deletes", "domain", "keep"]
-    assert [word for word in every if word in found.found] == lacks
+    assert [word for word in LACKS if word in found.found] == lacks
     assert version in found.found
 
 
 async def test_a_limit_below_our_budget_is_a_warning() -> None:
     async with imitated(dataclasses.replace(FITTING, requests_per_minute=100)) as coolify:
-        found = the(await examine(coolify), "rate limit")
+        found = the(await examine(coolify, coolify_requests_per_minute=200), "rate limit")
         assert found.result is Result.WARNING
-        assert "BOTPOOL_COOLIFY_REQUESTS_PER_MINUTE=100" in found.mend
-        assert bad(await examine(coolify, coolify_requests_per_minute=100)) == {}
+        assert "BOTPOOL_COOLIFY_REQUESTS_PER_MINUTE=200" in found.found
+        assert "API_RATE_LIMIT" in found.mend
+        for ours in (100, None):
+            assert bad(await examine(coolify, coolify_requests_per_minute=ours)) == {}
+
+
+@pytest.mark.parametrize(
+    ("version", "limit", "ours", "bots"),
+    [
+        ("4.3.11", 200, None, 33),
+        ("4.3.2", 200, None, 25),
+        ("4.3.11", 600, None, 100),
+        ("4.3.11", 600, 60, 10),
+    ],
+)
+async def test_a_limit_is_told_in_bots_and_how_to_raise_it(
+    version: str, limit: int, ours: int | None, bots: int
+) -> None:
+    rules = dataclasses.replace(FITTING, version=version, requests_per_minute=limit)
+    async with imitated(rules) as coolify:
+        found = the(await examine(coolify, coolify_requests_per_minute=ours), "rate limit")
+    assert found.result is Result.OK
+    assert f"about {bots} bots a minute" in found.found
+    assert "API_RATE_LIMIT" in found.found

@@ -15,6 +15,7 @@ from botpool.doctor.findings import Report
 from tests.fakes.coolify import Rules
 from tests.integration.test_doctor import of
 from tests.integration.test_doctor_coolify import (
+    NO_SLOTS,
     bad,
     examine,
     imitated,
@@ -167,7 +168,7 @@ async def test_destinations_are_checked_where_coolify_lists_them(
         (
             "4.3.11",
             {"disable_application_image_retention": True},
-            "the image on schedule, when the disk is 80 % full",
+            "the image on schedule (0 0 * * *), when the disk is 80 % full",
         ),
         (
             "4.3.11",
@@ -203,7 +204,84 @@ async def test_fewer_deployments_at_a_time_than_ours_are_a_warning() -> None:
         assert bad(findings) == {"deployments at a time": Result.WARNING}
         mend = the(findings, "deployments at a time").mend
         assert "BOTPOOL_MAX_CONCURRENT_DEPLOYMENTS=2" in mend
+        assert "HORIZON_MAX_PROCESSES" in mend
         assert bad(await examine(coolify, max_concurrent_deployments=2)) == {}
+
+
+@pytest.mark.parametrize(
+    ("servers", "builds", "at_once"), [("a", 3, 3), ("a", 4, 4), ("ab", 2, 4), ("ab", 100, 16)]
+)
+async def test_as_many_deployments_as_workers_may_leave_none_for_stops(
+    servers: str, builds: int, at_once: int
+) -> None:
+    async with imitated(Rules(servers=(*servers,), concurrent_builds=builds)) as coolify:
+        found = the(await examine(coolify), "workers")
+    assert found.found.startswith(f"{at_once} deployments at a time")
+    assert found.result is (Result.OK if at_once < 4 else Result.NOT_CHECKED)
+    assert (f"HORIZON_MAX_PROCESSES={at_once + 2}" in found.mend) == (at_once >= 4)
+
+
+async def test_a_server_in_a_swarm_is_a_problem_and_nothing_else_of_it_is_checked() -> None:
+    rules = Rules(servers=("a",), server_settings={"is_swarm_worker": True})
+    async with imitated(rules) as coolify:
+        findings = await examine(coolify)
+    assert bad(findings) == {"server": Result.PROBLEM}
+    assert "Swarm" in the(findings, "server").found
+    assert of(findings, "image clean-up", "coolify") == []
+
+
+THREE = {
+    "image_google_meet": "registry.example/bot:7",
+    "image_microsoft_teams": "registry.example/bot-teams:7",
+    "image_zoom": "registry.example/bot-zoom:7",
+}
+
+
+@pytest.mark.parametrize(
+    ("version", "images", "lost"),
+    [
+        ("4.1.9", THREE, True),
+        ("4.1.9", {**THREE, "image_zoom": "registry.example/zoom:7"}, False),
+        ("4.1.9", {**THREE, "image_zoom": "registry.example/bot/zoom:7"}, False),
+        ("4.1.9", dict.fromkeys(THREE, "registry.example/bot:7"), False),
+        ("4.2.0", THREE, False),
+    ],
+)
+async def test_more_images_of_one_beginning_than_are_kept_are_a_warning_before_4_2_0(
+    version: str, images: dict[str, str], lost: bool
+) -> None:
+    rules = Rules(servers=("a",), version=version, concurrent_builds=4)
+    async with imitated(rules) as coolify:
+        found = the(await examine(coolify, NO_SLOTS, **images), "image clean-up")
+    assert found.result is (Result.WARNING if lost else Result.OK)
+    assert ("keeps 2 of registry.example/bot-teams:7, " in found.found) == lost
+    assert ("4.2.0" in found.mend) == lost
+
+
+async def test_an_application_that_is_not_ours_may_have_our_images_deleted() -> None:
+    async with imitated(Rules(servers=("a", "b"), concurrent_builds=4)) as coolify:
+        for server, name, tag in (("a", "website", "1"), ("b", "pool-zoom-009", "2")):
+            fields = {"docker_registry_image_name": "registry.example/bot"}
+            fields |= {"name": name, "docker_registry_image_tag": tag}
+            coolify.create_application(server, {}, fields)
+        findings = await examine(coolify, None, **THREE)
+    first, second = of(findings, "image clean-up", "coolify")
+    assert (first.result, second.result) == (Result.WARNING, Result.OK)
+    assert "registry.example/bot:1" in first.found
+    assert "website keep 4" in first.mend
+
+
+@pytest.mark.parametrize(
+    ("tag", "bad_one"), [("pr-7", True), ("7-build", True), ("7", False), ("build-7", False)]
+)
+async def test_a_tag_that_every_clean_up_deletes_is_a_warning(tag: str, bad_one: bool) -> None:
+    async with imitated() as coolify:
+        image = f"registry.example/bot:{tag}"
+        findings = of(await examine(coolify, image_zoom=image), "image clean-up", "coolify")
+    warned = [each for each in findings if each.result is Result.WARNING]
+    assert [image in each.found and "BOTPOOL_IMAGE_ZOOM" in each.mend for each in warned] == (
+        [True] if bad_one else []
+    )
 
 
 async def test_a_queue_shorter_than_what_we_start_is_a_warning() -> None:

@@ -13,6 +13,7 @@ from botpool.doctor.coolify_access import (
     Reader,
     examine_access,
 )
+from botpool.doctor.coolify_images import examine_tags
 from botpool.doctor.coolify_servers import examine_servers
 from botpool.doctor.hosts import examine_lost_slots, examine_room
 from botpool.engines.coolify.settings import coolify_api, coolify_engine, coolify_servers
@@ -32,12 +33,18 @@ if TYPE_CHECKING:
     from botpool.settings import Settings
 
 _MAJOR = 4
+_REQUESTS = 6
+_REQUESTS_IF_STOPS_MUST_BE_PROVED = 8
+_SHOWS_STOPS_SINCE = version_number("4.3.3")
+_RAISE = "set API_RATE_LIMIT in Coolify's .env, which counts for each user"
 _LACKS = (
     ("4.0.0-beta.429", "a slot's variables are also visible to its build", False),
     ("4.0.0-beta.436", "a deployment under way can't be cancelled", False),
     ("4.0.0-beta.453", "every stop deletes the image, so each bot waits for a pull", True),
     ("4.0.0-beta.454", "each slot gets a public domain", False),
     ("4.0.0-beta.467", "a stop can't be told to keep images", False),
+    ("4.2.0", "the nightly clean-up may take an image if there are more than two", False),
+    ("4.3.3", "a stop is shown late or never, so it takes longer and more requests", False),
 )
 """A version, what was missing or wrong before it, and whether that is a problem."""
 
@@ -78,6 +85,7 @@ async def examine_coolify(
         access = await examine_access(report, reader, api)
         if access is not None:
             await _examine_limit(report, settings, access)
+            await examine_tags(report, settings)
         if access is not None and access.version is not None:
             await _examine_version(report, access.version)
             await _examine_project(report, settings, reader)
@@ -97,16 +105,26 @@ async def _examine_limit(report: Report, settings: Settings, access: Access) -> 
     async with report.check("rate limit") as check:
         if access.limit is None:
             return
-        ours = settings.coolify_requests_per_minute
-        found = f"Coolify allows {access.limit} requests a minute, botpool sends up to {ours}"
+        ours = settings.coolify_requests_per_minute or access.limit
+        sent = min(ours, access.limit)
+        bots = sent // _requests_a_bot(access.version)
+        found = (
+            f"Coolify allows {access.limit} requests a minute, and botpool sends up to {sent}:"
+            f" about {bots} bots a minute can come and go"
+        )
         if access.limit < ours:
             check.warning(
-                found,
-                f"Set BOTPOOL_COOLIFY_REQUESTS_PER_MINUTE={access.limit}, or raise Coolify's"
-                " limit.",
+                f"{found}, fewer than with BOTPOOL_COOLIFY_REQUESTS_PER_MINUTE={ours}",
+                f"Unset it, or {_RAISE}.",
             )
         else:
-            check.ok(found)
+            check.ok(f"{found}. For more, {_RAISE}")
+
+
+def _requests_a_bot(version: str | None) -> int:
+    """How many requests a bot costs from its start until its slot is clean."""
+    shown = version is None or version_number(version) >= _SHOWS_STOPS_SINCE
+    return _REQUESTS if shown else _REQUESTS_IF_STOPS_MUST_BE_PROVED
 
 
 async def _examine_version(report: Report, version: str) -> None:

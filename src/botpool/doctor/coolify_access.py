@@ -153,21 +153,24 @@ def _check_refusal(check: Check, said: str, answer: httpx.Response) -> Access | 
 
 
 async def _examine_abilities(report: Report, access: Access, api: CoolifyApi) -> None:
-    able = []
-    async with report.check("abilities") as check:
-        if access.version is None:
-            check.problem("The token may not read", NEW_TOKEN)
-        else:
-            able.append("read")
+    may = {"read": access.version is not None}
     for ability, (method, path) in _TRIALS.items():
-        async with report.check("abilities", NEW_TOKEN) as check:
-            if await api.may(method, path):
-                able.append(ability)
-            else:
-                check.problem(f"The token may not {ability}", NEW_TOKEN)
+        async with report.check("abilities", NEW_TOKEN):
+            may[ability] = await api.may(method, path)
     async with report.check("abilities") as check:
-        if len(able) > len(_TRIALS):
-            check.ok(f"The token may {', '.join(able)}")
+        whole = len(may) > len(_TRIALS)
+        if whole and not any(may.values()):
+            # A member's token is refused with the words for one without abilities.
+            check.problem(
+                "The token may do nothing: it has no abilities, or its user is no admin of the"
+                " team",
+                f"Sign in to Coolify as an admin of the team. {NEW_TOKEN}",
+            )
+        elif whole and all(may.values()):
+            check.ok(f"The token may {', '.join(may)}")
+        else:
+            for ability in (each for each, able in may.items() if not able):
+                check.problem(f"The token may not {ability}", NEW_TOKEN)
 
 
 def _limit(answer: httpx.Response) -> int | None:

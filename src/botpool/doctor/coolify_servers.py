@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter
 
-from botpool.engines.coolify.wire import Destination, ServerSettings, version_number
+from botpool.doctor.coolify_images import examine_cleanup
+from botpool.engines.coolify.wire import Destination, ServerSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
     from botpool.settings import Settings
 
 _DESTINATIONS = TypeAdapter(list[Destination])
-_KEEPS_IMAGES_SINCE = version_number("4.0.0-beta.453")
-_STOPS_GENTLY_SINCE = version_number("4.0.0-beta.467")
+_WORKERS = 4
+"""Of a Coolify that wasn't told otherwise."""
 _SETTING = "BOTPOOL_COOLIFY_SERVER_UUID"
 _DESTINATION = "BOTPOOL_COOLIFY_DESTINATION_UUID"
 
@@ -43,9 +44,11 @@ async def examine_servers(
             _check_server(check, uuid, there.get(uuid), _names(there.values()))
     for uuid, destination in servers.items():
         server = there.get(uuid)
-        if server is not None:
+        if server is not None and not server.swarm:
             await _examine_destination(report, reader, server, destination, listed)
-            await _examine_settings(report, settings, server, version)
+            await _examine_settings(report, settings, server)
+            await examine_cleanup(report, settings, reader, server, listed, version)
+    await _examine_workers(report, settings, [there[uuid] for uuid in servers if uuid in there])
 
 
 def _check_server(check: Check, uuid: str, server: Server | None, names: str) -> None:
@@ -54,7 +57,13 @@ def _check_server(check: Check, uuid: str, server: Server | None, names: str) ->
         return
     inner = server.settings or ServerSettings()
     name = f"{server.name} ({uuid})"
-    if False in {server.is_reachable, inner.is_reachable}:
+    if server.swarm:
+        check.problem(
+            f"{name} is part of a Docker Swarm, where Coolify can't say whether a container runs,"
+            " so botpool starts nothing there",
+            f"Name a server that is in no Swarm in {_SETTING}.",
+        )
+    elif False in {server.is_reachable, inner.is_reachable}:
         check.problem(
             f"Coolify can't reach {name}",
             "Check the server and its SSH key in Coolify, and validate it there.",
@@ -109,9 +118,23 @@ async def _examine_destination(
             check.not_checked(f"Coolify doesn't list the destinations of {server.name}")
 
 
-async def _examine_settings(
-    report: Report, settings: Settings, server: Server, version: str
-) -> None:
+async def _examine_workers(report: Report, settings: Settings, servers: Sequence[Server]) -> None:
+    """Coolify doesn't say how many workers it has. They do the stops, too."""
+    async with report.check("workers") as check:
+        ours = settings.admitted_deployments
+        builds = [each.settings.concurrent_builds for each in servers if each.settings]
+        at_once = sum(min(each, ours) for each in builds if each is not None)
+        if at_once >= _WORKERS:
+            check.not_checked(
+                f"{at_once} deployments at a time leave no worker for stops, if Coolify has"
+                f" {_WORKERS}, as by default",
+                f"Set HORIZON_MAX_PROCESSES={at_once + _WORKERS // 2} or more in Coolify's .env.",
+            )
+        elif at_once:
+            check.ok(f"{at_once} deployments at a time, and Coolify has {_WORKERS} or more")
+
+
+async def _examine_settings(report: Report, settings: Settings, server: Server) -> None:
     ours = settings.max_concurrent_deployments
     found = server.settings
     if found is None:
@@ -121,7 +144,8 @@ async def _examine_settings(
         if builds is not None and builds < ours:
             check.warning(
                 f"{server.name} runs {builds} at a time, but botpool starts {ours}: the rest queue",
-                f"Set the server's concurrent builds to {ours} in Coolify, or set"
+                f"Set the server's concurrent builds to {ours} in Coolify, and"
+                " HORIZON_MAX_PROCESSES in its .env to more than that, or set"
                 f" BOTPOOL_MAX_CONCURRENT_DEPLOYMENTS={builds}.",
             )
         elif builds is not None:
@@ -136,34 +160,6 @@ async def _examine_settings(
             )
         elif limit is not None:
             check.ok(f"{server.name} queues up to {limit}")
-    async with report.check("image clean-up") as check:
-        _check_cleanup(check, server.name, found, version)
-
-
-def _check_cleanup(check: Check, name: str, found: ServerSettings, version: str) -> None:
-    """Check whether clean-ups delete the pool's image: an idle pool doesn't use it.
-
-    A clean-up runs on a schedule (if forced), when the disk is fuller than the threshold, and up to
-    beta.466 with every stop. Since beta.453 it keeps the images of applications, unless that
-    retention is turned off.
-    """
-    number = version_number(version)
-    keeps = number >= _KEEPS_IMAGES_SINCE and not found.disable_application_image_retention
-    if keeps:
-        check.ok(f"{name} keeps the images of applications")
-        return
-    when = []
-    if number < _STOPS_GENTLY_SINCE:
-        when.append("with every stop")
-    if found.force_docker_cleanup is not False:
-        when.append("on schedule")
-    threshold = found.docker_cleanup_threshold
-    full = "nearly full" if threshold is None else f"{threshold} % full"
-    when.append(f"when the disk is {full}")
-    mend = "Turn off `Disable application image retention` in the server's Docker Cleanup."
-    if number < _KEEPS_IMAGES_SINCE:
-        mend = "Update Coolify to 4.0.0-beta.453 or later, which keeps the images of applications."
-    check.warning(f"{name} deletes the image {', '.join(when)}", mend)
 
 
 def _server(destination: Destination) -> str | None:

@@ -21,7 +21,7 @@ async def examine_images(
     async with report.check("image") as check:
         images = {platform: settings.image(platform) for platform in Platform}
         if not any(images.values()):
-            names = ", ".join(_setting(platform) for platform in Platform)
+            names = ", ".join(image_setting(platform) for platform in Platform)
             check.problem("No platform has an image", f"Set one of {names}.")
             return
         for platform, image in images.items():
@@ -30,7 +30,7 @@ async def examine_images(
             elif known is not None and platform in known.used:
                 check.problem(
                     f"{platform} has slots or waiting bots, but no image",
-                    f"Set {_setting(platform)}.",
+                    f"Set {image_setting(platform)}.",
                 )
         without = [platform for platform, image in images.items() if image is None]
         if without:
@@ -38,7 +38,7 @@ async def examine_images(
 
 
 def _check_image(check: Check, platform: Platform, image: str, engine: str) -> None:
-    setting = _setting(platform)
+    setting = image_setting(platform)
     found = f"{platform}: {image}"
     reference = read_image(image)
     if reference is None:
@@ -65,7 +65,8 @@ def _check_image(check: Check, platform: Platform, image: str, engine: str) -> N
         check.ok(found)
 
 
-def _setting(platform: Platform) -> str:
+def image_setting(platform: Platform) -> str:
+    """The setting that names a platform's image."""
     return f"BOTPOOL_IMAGE_{platform.replace('-', '_').upper()}"
 
 

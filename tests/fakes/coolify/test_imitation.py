@@ -6,6 +6,7 @@ import asyncio
 import os
 import shlex
 import sys
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -458,6 +459,20 @@ async def test_it_runs_on_a_port_and_leaves_nothing() -> None:
         pid = int(answer.json()["logs"])
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+async def test_it_tells_from_outside_what_it_was_asked_and_when() -> None:
+    async with served("--light") as (said, client):
+        await client.patch("/applications/none", json={"description": "[IDLE]"})
+        await client.get("/version")
+        address = f"{said['COOLIFY_API_URL']}/imitation"
+        told = (await client.get(address)).json()
+        asked = [(one["method"], one["path"], one["status"]) for one in told["requests"]]
+        assert asked == [("PATCH", "/applications/none", 404), ("GET", "/version", 200)]
+        assert told["requests"][0]["description"] == "[IDLE]"
+        assert abs(told["requests"][0]["at"] - time.time()) < 60
+        assert told["claims"] == {}
+        assert len((await client.get(f"{address}?1")).json()["requests"]) == 1
 
 
 async def test_a_connection_breaks_on_a_port() -> None:

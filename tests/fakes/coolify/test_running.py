@@ -44,6 +44,21 @@ async def test_a_server_runs_two_deployments_at_a_time() -> None:
 
 
 @virtual
+async def test_an_image_is_there_before_the_container_is_started() -> None:
+    async with imitated(pull_seconds=10, check_seconds=1, start_seconds=5) as scene:
+        first, second = await scene.application(), await scene.application()
+        await scene.start(first)
+        await asyncio.sleep(10.5)
+        assert scene.coolify.servers["server-a"].images == {IMAGE[1]}
+        assert scene.coolify.running() == []
+        await scene.start(second)
+        await asyncio.sleep(5)
+        assert scene.coolify.running() == [first.uuid]
+        await scene.coolify.idle()
+        assert asyncio.get_running_loop().time() == 16.5
+
+
+@virtual
 async def test_workers_serve_stops_after_what_they_have_begun() -> None:
     async with imitated(workers=1, pull_seconds=30) as scene:
         await scene.started()

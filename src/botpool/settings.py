@@ -193,7 +193,10 @@ class Settings(BaseSettings):
         " statuses lag behind. It may still be from before the start.",
     )
     max_concurrent_deployments: int = Field(
-        default=4, ge=1, description="How many containers may be starting on a host at a time."
+        default=4,
+        ge=1,
+        description="How many containers may be starting on a host at a time. Coolify gets twice"
+        " as many, because it has a queue of its own.",
     )
     max_slots_per_host: int | None = Field(
         default=None, ge=1, description="The most slots that a host may have. No limit by default."
@@ -344,16 +347,19 @@ class Settings(BaseSettings):
         "The destination of each server, in the order of the servers. Needed if a server has"
         " several destinations.",
     )
-    coolify_requests_per_minute: int = Field(
-        default=200,
+    coolify_requests_per_minute: int | None = Field(
+        default=None,
         ge=10,
-        description="The most requests that one botpool process sends to Coolify in a minute.",
+        description=(
+            "How many requests Coolify may count for the token's user in a minute before botpool"
+            " waits. By default as many as Coolify allows, which it says with each answer."
+        ),
     )
     coolify_bot_data: bool = Field(
         default=True,
         description=(
-            "Whether each start gives its container `BOT_DATA` and a new token. If not, a start"
-            " needs one request less, and the slot keeps its token."
+            "Whether each start gives its container `BOT_DATA` and a new token. If not, the slot"
+            " keeps its token, and botpool looks at the container before each start."
         ),
     )
     webhook_secret: SecretStr | None = Field(
@@ -450,6 +456,16 @@ class Settings(BaseSettings):
             except ValueError as error:
                 raise ValueError(f"BOTPOOL_CONTAINER_FILE: {error}") from None
         return self
+
+    @property
+    def admitted_deployments(self) -> int:
+        """How many deployments of a host are begun before one of them has to be over.
+
+        For botpool, a deployment is over when the bot is heard; for Coolify, before the bot boots.
+        There, the next ones wait in Coolify's queue meanwhile, and its `concurrent_builds` decides
+        how many run.
+        """
+        return self.max_concurrent_deployments * (2 if self.engine == "coolify" else 1)
 
     @property
     def runtime_url(self) -> str:

@@ -410,9 +410,9 @@ async def test_a_call_whose_answer_was_lost_is_not_made_twice(
     async with working(database) as works:
         asked = getattr(works.engine, call)
 
-        async def lost(*args: object) -> None:
+        async def lost(*args: object, **more: object) -> None:
             monkeypatch.setattr(works.engine, call, asked)
-            await asked(*args)
+            await asked(*args, **more)
             raise EngineUnavailable("the answer was lost")
 
         monkeypatch.setattr(works.engine, call, lost)
@@ -445,8 +445,10 @@ async def test_a_bot_stopped_while_its_container_starts_leaves_nothing_running(
         bot = (await works.create()).bot
         started = works.engine.start
 
-        async def start(container: Container, environment: Mapping[str, str]) -> str:
-            ref = await started(container, environment)
+        async def start(
+            container: Container, environment: Mapping[str, str], *, stopped: bool = False
+        ) -> str:
+            ref = await started(container, environment, stopped=stopped)
             await works.pool.assignments.stop_bot(bot.id)
             return ref
 

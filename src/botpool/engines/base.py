@@ -83,6 +83,8 @@ class ContainerSpec:
     `name` becomes its reference if the engine lets us choose one. A call that is repeated has the
     same name. The engine keeps `slot_id` and `slot_name` with the container, so that a list of
     containers says which slot each belongs to. An engine may have options for each `platform`.
+    `first`: no earlier call can have had this name, so there is no container to replace. `ref` is
+    for engines that are `adaptable`: a stopped container of ours that is to be as the spec says.
     """
 
     host: str
@@ -92,6 +94,8 @@ class ContainerSpec:
     platform: Platform
     image: str | None
     environment: Mapping[str, str] = field(repr=False)
+    first: bool = False
+    ref: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +141,19 @@ class Traits:
     """One API serves all hosts, so a failure of the API says nothing about a single host."""
     patience_seconds: float = 60.0
     """How long one step may take before it counts as hanging."""
+    metered: bool = False
+    """Its requests are counted, so it is not asked for what the database proves, nor for what a
+    bot's own word soon tells."""
+    queues_starts: bool = False
+    """It has a queue of starts for each host, and decides itself how many run at a time."""
+    describes: bool = False
+    """Its own interface shows a line about each container."""
+    adaptable: bool = False
+    """A stopped container can be changed to be as another spec says."""
+    place: str = ""
+    """Where it makes containers, beside their host. In another place, they are made anew."""
+    made_with: str = ""
+    """What else it makes containers with. If that changes, they are adapted or made anew."""
 
 
 class Engine(Protocol):
@@ -180,24 +197,29 @@ class Engine(Protocol):
         """Create a stopped container as `spec` says, and return its reference.
 
         It replaces a container of ours that has this name; if that one runs, it raises
-        `EngineRefused`. So a call whose reply was lost can be repeated. Raises `ImageMissing`.
+        `EngineRefused`. So a call whose reply was lost can be repeated. Raises `ImageMissing`, and
+        `ContainerMissing` if the container to adapt is gone.
         """
         ...
 
-    async def start(self, container: Container, environment: Mapping[str, str]) -> str:
+    async def start(
+        self, container: Container, environment: Mapping[str, str], *, stopped: bool = False
+    ) -> str:
         """Start a container for one bot and return the reference of this deployment.
 
         `environment` is added to that of its spec if the engine can change it between starts, and
         ignored if not. The container may still be starting when this returns; `observe` says when
-        it runs. A container that already runs is left alone. Raises `ContainerMissing`.
+        it runs. A container that already runs is left alone. `stopped`: the caller has proof that
+        it doesn't, so the engine need not look. Raises `ContainerMissing`.
         """
         ...
 
     async def observe(self, container: Container, deployment: str | None = None) -> Observation:
         """What the container is doing. If it is gone, that is `MISSING`, not an error.
 
-        With a deployment: the state of that deployment, `FAILED` if it failed. Without one, a state
-        in `STOPPED` proves that nothing runs and that no earlier call will still start something.
+        With a deployment: the state of that deployment, `FAILED` if it failed, `CREATED` if the
+        engine never began it. Without one, a state in `STOPPED` proves that nothing runs and that
+        no earlier call will still start something.
         """
         ...
 

@@ -102,7 +102,7 @@ class SimulatedEngine:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self.faults = faults or Faults()
-        self._traits = traits or Traits()
+        self._traits = traits or Traits(describes=True)
         self.started = started
         self.counts: Counter[str] = Counter()
         """How often each call really took effect; pulls and starts also by name."""
@@ -278,7 +278,9 @@ class SimulatedEngine:
         self._lose_reply()
         return spec.name
 
-    async def start(self, container: Container, environment: Mapping[str, str]) -> str:
+    async def start(
+        self, container: Container, environment: Mapping[str, str], *, stopped: bool = False
+    ) -> str:
         """Begin to run, or to fail."""
         await self._call(container.host)
         row = self._row(container)

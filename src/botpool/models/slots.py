@@ -80,7 +80,8 @@ class Slot:
     now, and `read_at` is the database's time when this was read. If it is `held`, its host is
     unhealthy, so it gets no bot. `failed_launches` counts the launches in a row that failed on its
     container, and `remakes` the containers that it got for that. `spec_digest` is of what its
-    container was made with, if that is known.
+    container was made with, if that is known. `show_at` is when its status is to be shown in the
+    engine's own interface; `None` if it is.
     """
 
     id: int
@@ -118,6 +119,7 @@ class Slot:
     failed_launches: int
     failing_since: datetime | None
     remakes: int
+    show_at: datetime | None
     created_at: datetime
     read_at: datetime
 

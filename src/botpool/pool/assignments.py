@@ -20,7 +20,7 @@ from botpool.states import (
     SlotStatus,
     bot_sources,
 )
-from botpool.store.installation import FEED, WEBHOOKS
+from botpool.store.installation import FEED, WEBHOOKS, WORK
 from botpool.tasks.batches import Batcher
 
 if TYPE_CHECKING:
@@ -117,9 +117,10 @@ class Assignments:
         if not written:
             await self._leases.check(slot_id, lease, assigned=True)
         elif written[0].from_status == SlotStatus.DEPLOYING:
-            most = self._settings.max_concurrent_deployments
-            for pull in await self._store.hosts.pass_turn(slot_id, most):
+            most = self._settings.admitted_deployments
+            for pull in await self._store.hosts.pass_turn(slot_id, most, heard=heard):
                 await self._store.pulls.wake(pull, 0)
+            self._publisher.wake(WORK)  # those that waited for their turn or the image are due
             await self._publisher.publish(self._store.hosts.note_launch(slot_id))
         return written
 

@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from botpool.models.slots import Slot
     from botpool.reconciler.context import Context
     from botpool.reconciler.reservations import Reservations
-    from botpool.reconciler.shown_status import ShownStatus
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("botpool")
 
@@ -73,7 +72,6 @@ class CompareCounts:
 async def compare(
     context: Context,
     reservations: Reservations,
-    shown: ShownStatus,
     engine: Engine,
     host: str,
 ) -> CompareCounts:
@@ -88,8 +86,9 @@ async def compare(
         with _apart(slot_name=slot.slot_name):
             await _compare_one(context, reservations, slot, by_ref, counts)
         found = by_ref.get(slot.container_ref or "")
-        if found is not None and not _described(slot, found):
-            shown.show(slot, again=True)
+        # What is not shown yet, or is just being sent, is not missed.
+        if found is not None and slot.show_at is None and not _described(slot, found):
+            await context.store.slots.show_again(slot)
     for slot in await context.store.slots.without_container(
         engine.name, host, pulls_at_start=engine.traits.pulls_at_start
     ):

@@ -12,6 +12,7 @@ from botpool.errors import EngineError
 from botpool.logs import log_failure
 from botpool.models.storable import storable
 from botpool.reconciler.context import container_of
+from botpool.states import BotStatus
 
 if TYPE_CHECKING:
     from botpool.engines.base import Container
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("botpool")
 
 _KEPT_LINES = 1000
+_ENDED_WELL = frozenset({BotStatus.DONE, BotStatus.CANCELLED})
 
 
 class LiveLogs:
@@ -69,10 +71,18 @@ class LiveLogs:
 
 
 async def keep_last(context: Context, slot: Slot, container: Container) -> None:
-    """Keep what the container wrote. If its logs can't be read, the slot doesn't wait for them."""
+    """Keep what the container wrote. If its logs can't be read, the slot doesn't wait for them.
+
+    On an engine that counts requests, only if its bot did not end well: the others have sent their
+    log lines themselves.
+    """
     bot_id = slot.last_bot_id
     if bot_id is None or await context.store.bots.has_container_logs(bot_id, slot.id, slot.lease):
         return
+    if context.engine(slot).traits.metered:
+        bot = await context.store.bots.find(bot_id)
+        if bot is not None and bot.status in _ENDED_WELL:
+            return
     try:
         lines = await context.engine(slot).logs(container, _KEPT_LINES)
     except EngineError as error:

@@ -30,6 +30,7 @@ NOW = 0.0
 """Look at the slot again at once."""
 
 _FIRST_LOOK_SECONDS = 0.1
+_FIRST_METERED_LOOK_SECONDS = 3.0
 
 
 @dataclass(frozen=True)
@@ -62,10 +63,16 @@ class Context:
         """About this many seconds, so that replicas that failed together don't retry together."""
         return spread(seconds, self.random)
 
-    def next_look(self, age_seconds: float) -> float:
+    def next_look(self, age_seconds: float, first: float = _FIRST_LOOK_SECONDS) -> float:
         """In how many seconds to look again at something of this age: often at first."""
         longest = self.settings.deploy_poll_interval_ms / 1000
-        return self.spread(min(max(age_seconds / 2, _FIRST_LOOK_SECONDS), longest))
+        return self.spread(min(max(age_seconds / 2, first), longest))
+
+    def next_look_at_start(self, slot: Slot) -> float:
+        """In how many seconds to look at a slot's start again. Mostly its bot is heard before."""
+        metered = self.engine(slot).traits.metered
+        first = _FIRST_METERED_LOOK_SECONDS if metered else _FIRST_LOOK_SECONDS
+        return self.next_look(started_for(slot), first)
 
     def in_grace(self, slot: Slot) -> bool:
         """Whether an exit that the engine reports may be from before the slot's start."""

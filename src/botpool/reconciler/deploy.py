@@ -4,11 +4,13 @@ The database and the engine know what was done so far. So each look at the slot 
 last look, by any replica, ended:
 
 1. The image, unless the container exists: it was created from the image. On engines whose starts
-   bring the image, the first deployment on a host goes ahead alone, and the others wait for it.
+   bring the image, the first deployment on a host goes ahead alone, and the others wait for it,
+   with their containers made.
 2. Its turn on the host, after a pause if the bot has just failed there. It is recorded as
    `deployment_started_at` before the container is started.
 3. The container, created if there is none, and created again if the engine has lost it.
-4. The start. If an earlier look may have called it, the engine is asked first.
+4. The start. If an earlier look may have called it, the engine is asked first; if not, and the
+   engine counts requests, what the database proves is enough.
 5. The watch, until the container runs, fails, or takes too long.
 """
 
@@ -33,8 +35,8 @@ from botpool.models.assignments import FailedLaunch
 from botpool.models.slots import WaitsFor
 from botpool.models.storable import storable
 from botpool.reconciler.checkpoints import Checkpoint
-from botpool.reconciler.containers import create, evidence, give_up_outdated
-from botpool.reconciler.context import NOW, container_of, started_for
+from botpool.reconciler.containers import bring_up_to_date, create, evidence
+from botpool.reconciler.context import NOW, container_of
 from botpool.reconciler.environment import environment_of_start
 from botpool.states import BotStatus, FailureCause, SlotStatus
 
@@ -106,9 +108,13 @@ async def _better_elsewhere(context: Context, slot: Slot) -> bool:
 
 
 async def _deploy(context: Context, pulls: Pulls, slot: Slot) -> float | None:
-    slot = await give_up_outdated(context, slot)
+    slot = await bring_up_to_date(context, slot)
     newly_admitted = slot.deployment_started_at is None
     pulls_at_start = context.engine(slot).traits.pulls_at_start
+    if pulls_at_start and newly_admitted and slot.container_ref is None:
+        # While another one's start brings the image, and it waits for its turn.
+        await create(context, slot, slot.creations + 1)
+        slot = await context.store.slots.get(slot.id)
     wants_image = newly_admitted if pulls_at_start else slot.container_ref is None
     if wants_image and (wait := await _wait_for_image(context, pulls, slot)):
         return wait
@@ -121,7 +127,7 @@ async def _deploy(context: Context, pulls: Pulls, slot: Slot) -> float | None:
         return await _create_again(context, pulls, slot)
     except ImageMissing:
         await pulls.forget_image(slot)
-        return context.next_look(started_for(slot))
+        return context.next_look_at_start(slot)
 
 
 async def _wait_for_image(context: Context, pulls: Pulls, slot: Slot) -> float:
@@ -145,7 +151,7 @@ async def _wait_for_turn(context: Context, slot: Slot) -> float:
     """
     settings = context.settings
     wait = await context.store.hosts.admit_deployment(
-        slot, settings.max_concurrent_deployments, settings.relaunch_wait_ms
+        slot, settings.admitted_deployments, settings.relaunch_wait_ms
     )
     return context.safety_net if wait is None else wait
 
@@ -155,6 +161,9 @@ async def _bring_up(context: Context, slot: Slot, *, newly_admitted: bool) -> fl
     container = container_of(slot)
     if container is None:
         container = await create(context, slot, slot.creations + 1)
+    if newly_admitted and _known_stopped(context, slot):
+        slot, _ = await _start(context, slot, container)
+        return context.next_look_at_start(slot)
     observation = await context.engine(slot).observe(container, slot.deployment_ref)
     if newly_admitted and not _may_start(context, slot, observation):
         if observation.state is ContainerState.MISSING:
@@ -164,6 +173,20 @@ async def _bring_up(context: Context, slot: Slot, *, newly_admitted: bool) -> fl
     if _may_start(context, slot, observation):
         slot, observation = await _start(context, slot, container)
     return await _judge(context, slot, container, observation)
+
+
+def _known_stopped(context: Context, slot: Slot) -> bool:
+    """Whether a slot that was just admitted can be started without a look at its container.
+
+    The database proves that nothing runs in it: a slot gets a bot only when it is idle or new, it
+    is idle only when its container was proved stopped, and no replica has started it since, for
+    `deployment_started_at` is recorded before a start, so a botpool that was killed in between is
+    followed by a look. What nobody can prove is that no person has started it: such a container has
+    the old token, so it can't claim the bot, and the start takes its place; while the slot is idle,
+    the comparison with the engine finds it. If starts don't bring a new token, we look.
+    """
+    traits = context.engine(slot).traits
+    return traits.metered and traits.environment_at_start
 
 
 def _may_start(context: Context, slot: Slot, observation: Observation) -> bool:
@@ -178,7 +201,8 @@ async def _start(context: Context, slot: Slot, container: Container) -> tuple[Sl
     environment = await environment_of_start(context, slot)
     context.reached(Checkpoint.START_TOKEN)
     await context.confirm(slot)
-    deployment_ref = await engine.start(container, environment)
+    # Nobody calls this without proof.
+    deployment_ref = await engine.start(container, environment, stopped=True)
     context.reached(Checkpoint.START_DONE)
     if engine.traits.lags:
         observation = Observation(state=ContainerState.STARTING)
@@ -224,7 +248,7 @@ async def _judge(
         await context.pool.assignments.record_deployment(
             slot, slot.deployment_ref, observation.state
         )
-    return context.next_look(started_for(slot))
+    return context.next_look_at_start(slot)
 
 
 async def _create_again(context: Context, pulls: Pulls, slot: Slot) -> float | None:
@@ -235,7 +259,7 @@ async def _create_again(context: Context, pulls: Pulls, slot: Slot) -> float | N
         await create(context, slot, (await context.store.slots.get(slot.id)).creations + 1)
     except ImageMissing:
         await pulls.forget_image(slot)
-    return context.next_look(started_for(slot))
+    return context.next_look_at_start(slot)
 
 
 async def _fail(context: Context, slot: Slot, cause: FailureCause, reason: str) -> None:

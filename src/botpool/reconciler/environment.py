@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import secrets
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import orjson
 
@@ -19,20 +19,29 @@ _LONGEST_DATA = 64 * 1024
 _NO_DATA = base64.urlsafe_b64encode(b"{}").decode()
 
 
-async def new_environment(context: Context, slot: Slot) -> dict[str, str]:
+class NewEnvironment(NamedTuple):
+    """Variables with a new token. `first`: the slot never had one before."""
+
+    variables: dict[str, str]
+    first: bool
+
+
+async def new_environment(context: Context, slot: Slot) -> NewEnvironment:
     """The variables of the container file, and what a container needs to call botpool.
 
     Its token is new; the slot's old token is invalid. Raises `StaleLease` if we don't have the slot
     any more.
     """
     token = secrets.token_urlsafe(32)
-    if not await context.store.slots.set_token(slot, context.replica, token):
+    first = await context.store.slots.set_token(slot, context.replica, token)
+    if first is None:
         raise StaleLease(f"Another replica has {slot.slot_name}.")
-    return {
+    variables = {
         **context.settings.container_options(slot.platform).environment,
         "BOTPOOL_URL": context.settings.runtime_url,
         "BOTPOOL_SLOT_TOKEN": token,
     }
+    return NewEnvironment(variables, first)
 
 
 async def environment_without_bot(context: Context, slot: Slot) -> dict[str, str]:
@@ -40,7 +49,7 @@ async def environment_without_bot(context: Context, slot: Slot) -> dict[str, str
     traits = context.engine(slot).traits
     if not traits.environment_at_start:
         return {}
-    return {"BOT_DATA": _NO_DATA, **await new_environment(context, slot)}
+    return {"BOT_DATA": _NO_DATA, **(await new_environment(context, slot)).variables}
 
 
 async def environment_of_start(context: Context, slot: Slot) -> dict[str, str]:
@@ -60,5 +69,5 @@ async def environment_of_start(context: Context, slot: Slot) -> dict[str, str]:
             environment["BOT_DATA"] = data
     made_elsewhere = slot.creations == 0 and slot.container_ref is not None
     if traits.reusable and (traits.environment_at_start or made_elsewhere):
-        environment |= await new_environment(context, slot)
+        environment |= (await new_environment(context, slot)).variables
     return environment

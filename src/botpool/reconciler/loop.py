@@ -40,10 +40,10 @@ from botpool.reconciler.pulls import Pulls
 from botpool.reconciler.recovery import carry_out, decide
 from botpool.reconciler.release import end_late, release, repair
 from botpool.reconciler.reservations import Reservations
-from botpool.reconciler.shown_status import ShownStatus
+from botpool.reconciler.shown_status import LOOK_SECONDS, ShownStatus
 from botpool.reconciler.telling import bot_in_log, tell_step_error, worded
 from botpool.states import SLOT_NEEDS_WORK, Platform, SlotStatus
-from botpool.store.installation import LOGS, WORK
+from botpool.store.installation import FEED, LOGS, WORK
 from botpool.store.postgres.listening import listening
 from botpool.tasks.backoff import Backoff
 from botpool.tasks.loop import Loop
@@ -122,8 +122,13 @@ class Reconciler:
             while self._drives:
                 await asyncio.wait(self._drives)
             await self._pulls.finished()
-            await self._shown.settle()
+        await self.show_once()
         return total
+
+    async def show_once(self) -> None:
+        """Show what slots do, where that is not shown yet."""
+        await self._shown.look()
+        await self._shown.settle()
 
     async def pulls_finished(self) -> None:
         """Wait until no pull of this replica is under way."""
@@ -153,9 +158,7 @@ class Reconciler:
             return None
         try:
             async with asyncio.timeout(self._patience(engine)):
-                counts = await compare(
-                    context, self.reservations, self._shown, context.engines[engine], host
-                )
+                counts = await compare(context, self.reservations, context.engines[engine], host)
         except (EngineError, TimeoutError) as error:
             # Not knowing is not zero: nothing changes.
             _log.warning("can't compare a host", engine=engine, host=host, error=str(error))
@@ -255,6 +258,8 @@ class Reconciler:
             ]
             beside = [asyncio.create_task(every(*each)) for each in rounds]
             beside.append(asyncio.create_task(self._read_logs(database)))
+            if self._shown.needed:
+                beside.append(asyncio.create_task(self._show(database)))
             try:
                 await self._loop.run()
             finally:
@@ -275,6 +280,14 @@ class Reconciler:
                 await reading.run()
             finally:
                 await self._live_logs.close()
+
+    async def _show(self, database: Database) -> None:
+        """Show what slots do, whichever replica changed it, in the engines' own interfaces."""
+        showing = Loop(
+            self._shown.look, poll_seconds=LOOK_SECONDS, failed="can't look for what is to be shown"
+        )
+        async with listening(database, FEED, showing.wake):
+            await showing.run()
 
     async def _look_for_logs(self) -> float:
         await self._live_logs.look()
@@ -360,7 +373,6 @@ class Reconciler:
         """Work on a slot that we have reserved until it has to wait, then give it back."""
         due_in: float | None = NOW
         failed: str | None = None
-        self._shown.show(slot)
         try:
             async with self.reservations.working_on(slot):
                 slot, due_in = await self._steps(slot)
@@ -384,7 +396,6 @@ class Reconciler:
                 raise ReservationLost
             slot = found
             await self._pass_turn(before, slot)
-            self._shown.show(slot)
             if slot.status not in SLOT_NEEDS_WORK:
                 return slot, None
         return slot, NOW
@@ -419,7 +430,7 @@ class Reconciler:
             await self._context.store.hosts.wake_deployments(
                 now.engine,
                 now.host,
-                self._context.settings.max_concurrent_deployments,
+                self._context.settings.admitted_deployments,
             )
             engine = self._context.engines.get(now.engine)
             if engine is not None and engine.traits.pulls_at_start:

@@ -19,7 +19,7 @@ from botpool.errors import (
 from botpool.models.assignments import Ending
 from botpool.reconciler.checkpoints import Checkpoint
 from botpool.reconciler.container_logs import keep_last
-from botpool.reconciler.containers import create_if_image, give_up_outdated
+from botpool.reconciler.containers import bring_up_to_date, create_if_image
 from botpool.reconciler.context import NOW, container_of
 from botpool.reconciler.warming import bring_image
 from botpool.states import BotStatus, FailureCause, SlotStatus
@@ -206,7 +206,7 @@ async def _clean(context: Context, slot: Slot, state: ContainerState) -> None:
 
     So a late start or stop of the old container, by a replica that was paused, finds nothing.
     """
-    slot = await give_up_outdated(context, slot)
+    slot = await bring_up_to_date(context, slot)
     remake = await _fails_again_and_again(context, slot)
     reusable = context.engine(slot).traits.reusable and state is not ContainerState.MISSING
     if slot.container_ref is None or (reusable and not remake):

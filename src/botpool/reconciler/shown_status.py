@@ -5,25 +5,27 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-import structlog
-
-from botpool.errors import EngineError
-from botpool.reconciler.context import container_of
+from botpool.errors import BotpoolError
+from botpool.logs import log_failure
+from botpool.reconciler.context import NOW, container_of
 from botpool.states import SlotStatus
 
 if TYPE_CHECKING:
     from botpool.models.slots import Slot
     from botpool.reconciler.context import Context
 
-_log: structlog.stdlib.BoundLogger = structlog.get_logger("botpool")
+LOOK_SECONDS = 5.0
+"""How often to look for what nobody announced: what lasts longer than it usually does."""
 
 _LONGEST = 255
-_MOST_REMEMBERED = 10_000
+_AGAIN_MS = 120_000
+_MOST_AT_A_TIME = 100
 
 
 def description(slot: Slot) -> str:
     """One line about what a slot is doing, such as `[BUSY] Bot #123 - <time>`."""
-    time = slot.read_at.strftime("%Y-%m-%dT%H:%M:%SZ")
+    began = slot.launched_at if slot.status is SlotStatus.BUSY else None
+    time = (began or slot.read_at).strftime("%Y-%m-%dT%H:%M:%SZ")
     match slot.status:
         case SlotStatus.IDLE:
             used = slot.last_released_at or slot.last_used_at
@@ -39,57 +41,59 @@ def description(slot: Slot) -> str:
 
 
 class ShownStatus:
-    """Sends descriptions in the background, for each slot only the newest.
+    """Sends descriptions in the background. An engine that is slow sends only the newest.
 
-    A description is not sent twice, unless the engine's own list shows another one. If it can't be
-    sent, that is logged, and nothing fails.
+    The database says what is to be shown, whoever changed it. It also keeps what could not be sent:
+    that is taken again, by any replica. What an engine's own list shows otherwise is sent again,
+    too.
     """
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._waiting: dict[int, Slot] = {}
-        self._said: dict[int, tuple[object, ...]] = {}
-        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._hosts = [
+            (engine, host)
+            for engine, host in context.hosts()
+            if context.engines[engine].traits.describes
+        ]
+        self._tasks: set[asyncio.Task[None]] = set()
 
-    def show(self, slot: Slot, *, again: bool = False) -> None:
-        """Show what a slot is doing now. If that was shown already, only with `again`."""
-        if container_of(slot) is None or slot.engine not in self._context.engines:
-            return
-        says = (slot.container_ref, slot.lease, slot.status, slot.error_message)
-        if self._said.get(slot.id) == says and not again:
-            return
-        if len(self._said) > _MOST_REMEMBERED:
-            self._said.clear()
-        self._said[slot.id] = says
-        self._waiting[slot.id] = slot
-        if slot.id not in self._tasks:
-            self._tasks[slot.id] = asyncio.create_task(self._send(slot.id))
+    @property
+    def needed(self) -> bool:
+        """Whether an engine has a place for descriptions."""
+        return bool(self._hosts)
+
+    async def look(self) -> float:
+        """Begin to send what is to be shown; return in how many seconds to look again."""
+        if not self._hosts:
+            return LOOK_SECONDS
+        taken = await self._context.store.slots.take_shown(
+            self._hosts, within_ms=_AGAIN_MS, most=_MOST_AT_A_TIME
+        )
+        for slot in taken:
+            task = asyncio.create_task(self._send(slot))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        return NOW if len(taken) == _MOST_AT_A_TIME else LOOK_SECONDS
 
     async def settle(self) -> None:
-        """Wait until everything is shown."""
+        """Wait until everything that was taken is shown."""
         while self._tasks:
-            await asyncio.wait(self._tasks.values())
+            await asyncio.wait(self._tasks)
 
     async def close(self) -> None:
-        """Drop the descriptions that are not sent yet."""
-        tasks = [*self._tasks.values()]
-        for task in tasks:
+        """Drop the descriptions that are not sent yet: another replica takes them."""
+        for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _send(self, slot_id: int) -> None:
+    async def _send(self, slot: Slot) -> None:
+        container = container_of(slot)
+        if container is None:
+            return
+        engine = self._context.engine(slot)
         try:
-            while slot := self._waiting.pop(slot_id, None):
-                container = container_of(slot)
-                if container is None:
-                    continue
-                engine = self._context.engine(slot)
-                try:
-                    async with asyncio.timeout(engine.traits.patience_seconds):
-                        await engine.describe(container, description(slot))
-                except (EngineError, TimeoutError) as error:
-                    _log.warning(
-                        "can't show a description", slot_name=slot.slot_name, error=str(error)
-                    )
-        finally:
-            del self._tasks[slot_id]
+            async with asyncio.timeout(engine.traits.patience_seconds):
+                await engine.describe(container, description(slot))
+            await self._context.store.slots.shown(slot)
+        except (BotpoolError, TimeoutError) as error:
+            log_failure("can't show a description", error, slot_name=slot.slot_name)

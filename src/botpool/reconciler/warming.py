@@ -14,8 +14,8 @@ import structlog
 
 from botpool.engines.base import STOPPED, ContainerState, Observation
 from botpool.errors import EngineRefused
-from botpool.reconciler.containers import create, give_up_outdated
-from botpool.reconciler.context import container_of, started_for
+from botpool.reconciler.containers import bring_up_to_date, create
+from botpool.reconciler.context import container_of
 from botpool.reconciler.environment import environment_without_bot
 
 if TYPE_CHECKING:
@@ -53,14 +53,14 @@ async def bring_image(context: Context, pulls: Pulls, slot: Slot) -> float | Non
             await pulls.end(pull.key, pull.reserved_by or "", None)
             _log.info("pull done", **pull.key._asdict())
             return None
-    return context.next_look(started_for(slot))
+    return context.next_look_at_start(slot)
 
 
 async def _start_and_look(context: Context, slot: Slot) -> Observation:
     """Start the slot's container, unless a replica has already, and see how it does."""
     engine = context.engine(slot)
     if slot.deployment_ref is None:
-        slot = await give_up_outdated(context, slot)
+        slot = await bring_up_to_date(context, slot)
     container = container_of(slot)
     if container is None:
         container = await create(context, slot, slot.creations + 1)
@@ -68,7 +68,7 @@ async def _start_and_look(context: Context, slot: Slot) -> Observation:
     if slot.deployment_ref is None and observation.state in STOPPED - {ContainerState.MISSING}:
         environment = await environment_without_bot(context, slot)
         await context.confirm(slot)
-        deployment = await engine.start(container, environment)
+        deployment = await engine.start(container, environment, stopped=True)
         await context.store.slots.record_start(slot, deployment)
         observation = await engine.observe(container, deployment)
     return observation

@@ -300,7 +300,9 @@ class ReplicaEngine:
         """Create a stopped container."""
         return await self._call("create", lambda: self._engine.create(spec))
 
-    async def start(self, container: Container, environment: Mapping[str, str]) -> str:
+    async def start(
+        self, container: Container, environment: Mapping[str, str], *, stopped: bool = False
+    ) -> str:
         """Start a container."""
 
         async def start() -> str:

@@ -79,10 +79,11 @@ class Hosts:
         """Make deployments due that wait for their turn, as many as may begin."""
         await self._queries.run("wake_deployments", engine, host, most)
 
-    async def pass_turn(self, slot_id: int, most: int) -> list[PullKey]:
-        """Wake deployments that wait for their turn on a slot's host, if the slot is not reserved.
+    async def pass_turn(self, slot_id: int, most: int, *, heard: bool) -> list[PullKey]:
+        """Wake deployments that wait for their turn on a slot's host.
 
-        Returns the pulls that ended because the slot runs.
+        If the bot itself was not `heard`, only if the slot is not reserved: otherwise the replica
+        that works on it does. Returns the pulls that ended because the slot runs.
         """
-        rows = await self._queries.rows("pass_turn", slot_id, most)
+        rows = await self._queries.rows("pass_turn", slot_id, most, heard)
         return [PullKey(row["engine"], row["host"], row["image"]) for row in rows]

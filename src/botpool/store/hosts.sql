@@ -57,8 +57,8 @@ SELECT admit_deployment($1, $2, $3, $4) AS wait;
 SELECT wake_deployments($1, $2, $3);
 
 -- name: pass_turn
--- A slot's deployment is over by its bot's own word, and no replica works on it: let those that wait for
--- their turn on its host be due. Returns the images that starts have brought there.
+-- A slot's deployment is over, and by its bot's own word ($3), or no replica works on it: let those that
+-- wait for their turn on its host be due. Returns the images that starts have brought there.
 SELECT engine, host, unnest(settle_pulls(engine, host)) AS image
 FROM bot_pool_slots, wake_deployments(engine, host, $2)
-WHERE id = $1 AND reserved_by IS NULL AND host IS NOT NULL;
+WHERE id = $1 AND (reserved_by IS NULL OR $3) AND host IS NOT NULL;

@@ -119,11 +119,15 @@ class Slots:
 
     # Containers and deployments
 
-    async def set_token(self, slot: Slot, replica: str, token: str) -> bool:
-        """Record the hash of the token of a slot's next container, if the replica has the slot."""
-        return await self._queries.found(
+    async def set_token(self, slot: Slot, replica: str, token: str) -> bool | None:
+        """Record the hash of the token of a slot's next container, if the replica has the slot.
+
+        Returns whether it is the slot's first token; `None` if the replica doesn't have the slot.
+        """
+        row = await self._queries.row(
             "set_token", slot.id, slot.lease, replica, token_digest(token)
         )
+        return None if row is None else row["first"]
 
     async def record_container(
         self,
@@ -182,6 +186,33 @@ class Slots:
     async def give_up_container(self, slot: Slot, image: str | None) -> Slot | None:
         """Remove a slot's container from its row. The next one is of this image."""
         return await self._queries.slot("give_up_container", slot.id, slot.lease, image)
+
+    async def adapt_container(
+        self, slot: Slot, image: str | None, spec_digest: bytes
+    ) -> Slot | None:
+        """Record that a slot's container was changed: its image, and what it is made with."""
+        return await self._queries.slot("adapt_container", slot.id, slot.lease, image, spec_digest)
+
+    # What engines show
+
+    async def take_shown(
+        self, hosts: Sequence[tuple[str, str]], *, within_ms: int, most: int
+    ) -> list[Slot]:
+        """Take slots of these hosts whose status is to be shown, and was not yet.
+
+        If one is not shown within `within_ms`, it can be taken again. A host is an engine's name
+        and the host's name.
+        """
+        places = [f"{engine}/{host}" for engine, host in hosts]
+        return await self._queries.slots("take_shown", places, within_ms, most)
+
+    async def shown(self, slot: Slot) -> None:
+        """Record that what a slot does is shown."""
+        await self._queries.run("shown", slot.id, slot.lease, slot.status)
+
+    async def show_again(self, slot: Slot) -> None:
+        """Have what a slot does shown again: the engine shows something else."""
+        await self._queries.run("show_again", slot.id, slot.lease, slot.status)
 
     # What is stuck
 

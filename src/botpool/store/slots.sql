@@ -145,10 +145,11 @@ RETURNING *;
 
 -- name: set_token
 -- Note, before a container is made, what its token will hash to. Only the replica that has reserved the
--- slot may.
-UPDATE bot_pool_slots SET token_hash = $4
-WHERE id = $1 AND lease = $2 AND reserved_by = $3
-RETURNING id;
+-- slot may. Returns whether the slot never had a token, and so never a container, nor the attempt at one.
+UPDATE bot_pool_slots s SET token_hash = $4
+FROM (SELECT id, token_hash IS NULL AS first FROM bot_pool_slots WHERE id = $1 FOR NO KEY UPDATE) before
+WHERE s.id = before.id AND lease = $2 AND reserved_by = $3
+RETURNING before.first;
 
 -- name: launches_elsewhere
 -- Whether launches went well on the host of a slot ($1) since they fail on its container, or the host has
@@ -244,6 +245,37 @@ UPDATE bot_pool_slots
 SET image = $3, container_ref = NULL, spec_digest = NULL, failed_launches = 0, failing_since = NULL
 WHERE id = $1 AND lease = $2
 RETURNING *, botpool_now() AS read_at;
+
+-- name: adapt_container
+-- Note, under its lease, that a slot's container was changed: it is of this image ($3), and as this says
+-- ($4).
+UPDATE bot_pool_slots SET image = $3, spec_digest = $4
+WHERE id = $1 AND lease = $2
+RETURNING *, botpool_now() AS read_at;
+
+-- name: take_shown
+-- Take the slots of these engines ($1) whose status is to be shown. If that was not done within $2 ms,
+-- another replica takes them.
+WITH due AS MATERIALIZED (
+    SELECT id FROM bot_pool_slots
+    WHERE show_at <= (SELECT botpool_now()) AND engine || '/' || host = ANY ($1::text[])
+        AND container_ref IS NOT NULL
+    ORDER BY show_at
+    LIMIT $3
+    FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE bot_pool_slots s SET show_at = botpool_now() + $2 * interval '1 millisecond'
+FROM due WHERE s.id = due.id
+RETURNING s.*, botpool_now() AS read_at;
+
+-- name: shown
+-- What a slot does is shown, if it still does it.
+UPDATE bot_pool_slots SET show_at = NULL WHERE id = $1 AND lease = $2 AND status = $3;
+
+-- name: show_again
+-- The engine shows something else than what a slot does, if it still does it.
+UPDATE bot_pool_slots SET show_at = botpool_now()
+WHERE id = $1 AND lease = $2 AND status = $3 AND show_at IS NULL;
 
 -- name: count_failed_repair
 -- Count a failed attempt to repair a slot.

@@ -175,7 +175,9 @@ class DockerEngine:
                 await client.containers.create(config, name=spec.name)
         return spec.name
 
-    async def start(self, container: Container, environment: Mapping[str, str]) -> str:
+    async def start(
+        self, container: Container, environment: Mapping[str, str], *, stopped: bool = False
+    ) -> str:
         """Start a container. It keeps the environment that it was created with."""
         with self._docker(container.host) as client:
             found = await self._own(client, container.ref)

@@ -42,7 +42,7 @@ class ProcessEngine:
     """Runs `command` for every bot, in folders below `folder`. Bots outlive it."""
 
     name = "process"
-    traits = Traits()
+    traits = Traits(describes=True)
 
     def __init__(self, folder: Path, command: Sequence[str]) -> None:
         self._folder = folder
@@ -72,7 +72,9 @@ class ProcessEngine:
         await _blocking(self._at(Container(spec.host, spec.name)).create, spec)
         return spec.name
 
-    async def start(self, container: Container, environment: Mapping[str, str]) -> str:
+    async def start(
+        self, container: Container, environment: Mapping[str, str], *, stopped: bool = False
+    ) -> str:
         """Start the command in the folder, without botpool's own environment."""
         folder = self._at(container)
         return str(await _blocking(folder.start, self._spawner, self._command, environment))

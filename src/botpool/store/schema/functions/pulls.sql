@@ -33,13 +33,36 @@ CREATE OR REPLACE FUNCTION missing_images(p_engine text, p_host text, p_again in
     ORDER BY p.attempts NULLS FIRST, pool.platform
 $$;
 
+-- Whether another start may bring an image, where starts do. One engine's API starts containers on all
+-- hosts, and Coolify has four workers for that and for stops: pulls on four hosts at once would hold up
+-- every stop for minutes. The caller holds the lock that is taken here until it has reserved the pull.
+CREATE OR REPLACE FUNCTION may_bring_image(p_engine text, p_host text) RETURNS boolean
+    LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pg_advisory_xact_lock(hashtextextended('botpool/images/' || p_engine, 0));
+    RETURN 3 > (
+        SELECT count(DISTINCT host) FROM image_pulls
+        WHERE engine = p_engine AND host <> p_host AND slot_id IS NOT NULL
+            AND status = 'pulling' AND reserved_until > botpool_now()
+    );
+END $$;
+
 -- Reserve the pull of an image to a host for p_ttl ms, if it isn't there and no other replica pulls it; for
 -- the start of a slot under a lease, where that brings it. Its error stays that of the last attempt.
 -- Returns the row if it is reserved now.
 CREATE OR REPLACE FUNCTION take_pull(
     p_engine text, p_host text, p_image text, p_owner text, p_ttl integer,
     p_slot_id bigint, p_lease bigint
-) RETURNS SETOF image_pulls LANGUAGE sql AS $$
+) RETURNS SETOF image_pulls LANGUAGE plpgsql AS $$
+BEGIN
+    IF EXISTS (
+        SELECT FROM image_pulls p
+        WHERE p.engine = p_engine AND p.host = p_host AND p.image = p_image
+            AND (p.status = 'present' OR p.reserved_until > botpool_now() OR p.retry_at > botpool_now())
+    ) OR (p_slot_id IS NOT NULL AND NOT may_bring_image(p_engine, p_host)) THEN
+        RETURN;
+    END IF;
+    RETURN QUERY
     INSERT INTO image_pulls (
         engine, host, image, status, reserved_by, reserved_until, started_at, slot_id, lease
     )
@@ -54,8 +77,8 @@ CREATE OR REPLACE FUNCTION take_pull(
         attempts = image_pulls.attempts + 1, slot_id = excluded.slot_id, lease = excluded.lease
     WHERE (image_pulls.status = 'failed' AND image_pulls.retry_at <= botpool_now())
         OR (image_pulls.status = 'pulling' AND image_pulls.reserved_until <= botpool_now())
-    RETURNING *
-$$;
+    RETURNING *;
+END $$;
 
 -- Reserve the pull of the next image that no bot has asked for yet on a host. Returns it, if there is one.
 CREATE OR REPLACE FUNCTION take_pull_ahead(
@@ -93,6 +116,7 @@ BEGIN
         RETURN;
     END IF;
     PERFORM pg_advisory_xact_lock(room_lock(p_engine));
+    IF NOT may_bring_image(p_engine, p_host) THEN RETURN; END IF;
     SELECT sum(coalesce(room, 1000000)), coalesce(bool_or(host = p_host AND coalesce(room, 1) > 0), false)
     INTO v_room, v_here FROM open_hosts(p_engine);
 

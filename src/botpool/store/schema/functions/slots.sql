@@ -9,12 +9,16 @@ CREATE OR REPLACE FUNCTION longest_stay(p_bot bots) RETURNS interval LANGUAGE sq
 $$;
 
 -- A slot that changed its status is looked at at once, unless the new one needs nothing. Launches that
--- fail on its container, before the bot is heard, are counted.
+-- fail on its container, before the bot is heard, are counted. What it does is to be shown in its engine's
+-- own interface: at once, or if it usually takes seconds only, when it takes longer.
 CREATE OR REPLACE FUNCTION schedule_slot() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     NEW.failed_steps := 0;
     NEW.step_error := NULL;
     NEW.waits_for := NULL;
+    NEW.show_at := botpool_now() + CASE
+        WHEN NEW.status IN ('deploying', 'releasing') THEN interval '30 seconds' ELSE interval '0'
+    END;
     IF slot_needs_work(NEW.status) THEN
         NEW.due_at := botpool_now();
     ELSIF TG_OP = 'INSERT' OR NEW.due_at IS NOT DISTINCT FROM OLD.due_at THEN

@@ -187,18 +187,34 @@ async def _warn_of_few_connections(store: Store, settings: Settings) -> None:
         )
 
 
+class _Workers:
+    """How many replicas call engines: they share what an engine lets one user do."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.count = 1
+
+    async def keep_counting(self) -> None:
+        while True:
+            with suppress(BotpoolError):
+                self.count = max(1, (await self._store.replicas.counts()).worker)
+            await asyncio.sleep(SEEN_EVERY_SECONDS)
+
+
 @asynccontextmanager
 async def _working(
     database: Database, store: Store, pool: Pool, settings: Settings, replica: str
 ) -> AsyncIterator[None]:
     installation = await store.installation.name()
-    engines = make_engines(settings, installation)
+    workers = _Workers(store)
+    engines = make_engines(settings, installation, lambda: workers.count)
     reconciler = Reconciler(
         store, pool, engines, settings, installation=installation, replica=replica
     )
     webhooks = Webhooks(store, settings, replica=replica)
     try:
         async with (
+            _beside("workers", workers.keep_counting()),
             _beside("reconciler", reconciler.run(database)) as reconciling,
             _beside("webhooks", webhooks.run(database)) as delivering,
         ):

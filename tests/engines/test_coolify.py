@@ -99,7 +99,7 @@ async def site(options: dict[str, Any] | None = None, **rules: Any) -> AsyncIter
 @virtual
 async def test_an_application_is_made_with_everything_it_needs_and_no_public_address() -> None:
     limits = DockerOptions(cpus=1.5, memory=ByteSize(2 * 2**30), shm_size=ByteSize(2**30))
-    async with site({"options": {Platform.ZOOM: limits}}) as s:
+    async with site({"options": {Platform.ZOOM: limits}, "stop_grace_seconds": 7.5}) as s:
         made = s.made(await s.created())
         assert made.created == {
             "project_uuid": s.coolify.project_uuid,
@@ -111,9 +111,12 @@ async def test_an_application_is_made_with_everything_it_needs_and_no_public_add
             "docker_registry_image_tag": "7",
             "name": "pool-zoom-001",
             "description": "[DEPLOYING] Made by botpool test for slot 1 as pool-zoom-001-abcdef",
-            "ports_exposes": "80",
             "instant_deploy": False,
             "autogenerate_domain": False,
+            "docker_images_to_keep": 3,
+            "is_consistent_container_name_enabled": True,
+            "stop_grace_period": 8,
+            "tags": ["botpool"],
             "limits_cpus": "1.5",
             "limits_memory": "2048m",
             "custom_docker_run_options": "--init --shm-size=1024m",
@@ -123,16 +126,126 @@ async def test_an_application_is_made_with_everything_it_needs_and_no_public_add
         assert s.asked().count("GET/version") == 1
 
 
-@pytest.mark.parametrize("version", ["4.0.0-beta.453", "4.0.0-beta.454", "4.0.0"])
+@pytest.mark.parametrize(
+    ("version", "fields"),
+    [
+        ("4.0.0-beta.453", {"ports_exposes"}),
+        ("4.0.0-beta.454", {"ports_exposes", "autogenerate_domain"}),
+        ("4.1.0", {"ports_exposes", "autogenerate_domain"}),
+        (
+            "4.2.0",
+            {
+                *("ports_exposes", "autogenerate_domain"),
+                *("docker_images_to_keep", "stop_grace_period", "tags"),
+            },
+        ),
+        (
+            "4.3.0",
+            {
+                *("autogenerate_domain", "docker_images_to_keep", "stop_grace_period", "tags"),
+                "is_consistent_container_name_enabled",
+            },
+        ),
+    ],
+)
 @virtual
 async def test_nothing_is_sent_that_was_not_chosen_or_that_an_old_coolify_would_refuse(
-    version: str,
+    version: str, fields: set[str]
 ) -> None:
-    one_destination = {"servers": {"a": None}}
+    one_destination = {"servers": {"a": None}, "stop_grace_seconds": 10}
     async with site(one_destination, version=version) as s:
         made = s.made(await s.created())
-        assert ("autogenerate_domain" in made.created) == (version != "4.0.0-beta.453")
-        assert not made.created.keys() & {"destination_uuid", "limits_cpus", "limits_memory"}
+        always = {
+            *("project_uuid", "environment_name", "environment_uuid", "server_uuid"),
+            *("docker_registry_image_name", "docker_registry_image_tag", "name", "description"),
+            *("instant_deploy", "custom_docker_run_options"),
+        }
+        assert made.created.keys() == always | fields
+
+
+@virtual
+async def test_an_application_can_be_changed_and_then_starts_as_it_would_be_made_now() -> None:
+    limits = DockerOptions(cpus=2.0)
+    async with site({"options": {Platform.ZOOM: limits}}, version="4.3.11") as s:
+        container = await s.created()
+        before = len(s.coolify.requests)
+        again = await s.created(image="registry:5000/x/bot:8", ref=container.ref, environment={})
+        assert (again, s.asked(before)) == (container, ["PATCH/applications"])
+        made = s.made(container)
+        assert (made.image, made.fields["limits_cpus"]) == ("registry:5000/x/bot:8", "2")
+        assert made.environment["BOTPOOL_URL"] == "http://pool"
+        s.coolify.applications.clear()
+        with pytest.raises(ContainerMissing):
+            await s.created(ref=container.ref)
+
+
+@pytest.mark.parametrize(
+    ("images", "kept"),
+    [
+        ([], 3),
+        (["registry:5000/x/bot:7"], 3),
+        (["registry:5000/x/bot:zoom", "registry:5000/x/bot-teams:1", "other/bot:1"], 5),
+    ],
+)
+@virtual
+async def test_the_clean_up_keeps_every_image_of_ours_that_it_takes_for_one_of_this_name(
+    images: list[str], kept: int
+) -> None:
+    async with site({"images": images}) as s:
+        made = s.made(await s.created())
+        assert made.fields["docker_images_to_keep"] == kept
+
+
+@virtual
+async def test_a_server_of_a_swarm_is_refused_with_a_sentence() -> None:
+    async with site(server_settings={"is_swarm_manager": True}) as s:
+        with pytest.raises(EngineRefused, match="part of a Docker Swarm"):
+            await s.created()
+        assert s.asked(method="POST") == []
+
+
+@virtual
+async def test_the_first_attempt_at_an_application_looks_for_none() -> None:
+    async with site() as s:
+        await s.created()
+        before = len(s.coolify.requests)
+        await s.created(2, first=True)
+        assert s.asked(before) == [
+            "POST/applications/dockerimage",
+            "PATCH/applications/envs/bulk",
+        ]
+
+
+@virtual
+async def test_a_few_applications_are_made_at_a_time_so_that_a_start_gets_through() -> None:
+    async with site(latency_seconds=1) as s:
+        container = await s.created(first=True)
+        began = s.coolify.now
+        many = [asyncio.create_task(s.created(number, first=True)) for number in range(2, 22)]
+        await asyncio.sleep(0.5)
+        assert s.asked().count("POST/applications/dockerimage") == 1 + 4
+        await s.engine.start(container, {"BOT_DATA": "x"}, stopped=True)
+        assert s.coolify.now == began + 2.5
+        await asyncio.gather(*many)
+
+
+@virtual
+async def test_of_descriptions_that_wait_for_the_budget_only_the_newest_is_sent() -> None:
+    async with site() as s:
+        container = await s.created()
+        s.api.budget.pause(30)
+        texts = [f"[BUSY] Bot #{number}" for number in range(3)]
+        await asyncio.gather(*(s.engine.describe(container, text) for text in texts))
+        assert s.made(container).description == texts[-1]
+        assert s.asked().count("PATCH/applications") == 1
+        with pytest.raises(EngineUnavailable), patch.object(s.api, "describe", refuse):
+            await s.engine.describe(container, "lost")
+        await s.engine.describe(container, "after all")
+        assert s.made(container).description == "after all"
+
+
+async def refuse(*_: object) -> None:
+    raise EngineUnavailable("no answer")
 
 
 @pytest.mark.parametrize("image", [None, "", "bot@sha256:0", f"bot@sha256:{'0' * 64}"])
@@ -217,7 +330,8 @@ async def test_an_application_that_is_gone_can_not_be_started(environment: dict[
         assert ("POST/applications/start" in s.asked()) == (environment == {})
         await s.engine.stop(container, 1)
         assert await s.state(container) is MISSING
-        assert s.engine._stopped_at == s.engine._view._changed == {}
+        assert not s.engine._stops
+        assert not s.engine._view._changed
 
 
 @virtual
@@ -230,50 +344,58 @@ async def test_what_is_starting_or_runs_is_not_started_again() -> None:
         assert await s.state(container) is RUNNING
         again = await s.engine.start(container, {"BOT_DATA": "two"})
         assert again not in s.coolify.deployments
+        assert await s.state(container, again) is STARTING
+        await asyncio.sleep(6)
         assert await s.state(container, again) is RUNNING
         assert (len(s.coolify.deployments), s.coolify.started[container.ref]) == (1, 1)
         assert "BOT_DATA" not in s.made(container).environment
 
 
 @virtual
-async def test_what_was_proved_lately_need_not_be_looked_at_before_a_start() -> None:
-    start = ["PATCH/applications/envs/bulk", "POST/applications/start", "GET/deployments"]
+async def test_what_is_proved_stopped_is_started_with_two_requests() -> None:
+    start = ["PATCH/applications/envs/bulk", "POST/applications/start"]
     look = ["GET/deployments/applications", "GET/applications/logs"]
-    for seconds, asked in ((9, start), (10, [*look, *start])):
+    for stopped, asked in ((True, start), (False, [*look, *start])):
         async with site() as s:
             container = await s.created()
-            assert await s.state(container) is CREATED
-            await asyncio.sleep(seconds)
             before = len(s.coolify.requests)
-            await s.engine.start(container, {"BOT_DATA": "x"})
+            await s.engine.start(container, {"BOT_DATA": "x"}, stopped=stopped)
             assert s.asked(before) == asked
 
 
 @virtual
-async def test_one_proof_is_good_for_one_start() -> None:
+async def test_a_start_whose_reply_was_lost_is_found_by_a_look() -> None:
     async with site() as s:
         container = await s.created()
-        assert await s.state(container) is CREATED
         with s.reply_lost("start"):
-            await s.engine.start(container, {})
+            await s.engine.start(container, {}, stopped=True)
         await s.coolify.idle()
         await s.engine.start(container, {})
         assert len(s.coolify.deployments) == 1
 
 
 @virtual
-async def test_a_start_is_followed_by_the_deployment_under_way_whatever_it_named() -> None:
+async def test_if_a_start_names_no_deployment_the_one_under_way_counts() -> None:
+    async with site(pull_seconds=50) as s:
+        container = await s.created()
+        deployment = await s.coolify.start_by_hand(container.ref)
+        assert await s.engine.start(container, {}, stopped=True) == deployment
+
+
+@virtual
+async def test_a_deployment_that_was_never_made_is_found_out_and_the_container_is_as_new() -> None:
     async with site(pull_seconds=50, concurrent_builds=1, deployment_queue_limit=1) as s:
         first, second, third = [await s.created(number) for number in (1, 2, 3)]
-        # For the first it names none. Then its queue is full, and it names what is not there.
         for container in (first, second):
-            assert await s.state(container) is CREATED
-            deployment = await s.coolify.start_by_hand(container.ref)
-            assert await s.engine.start(container, {}) == deployment
-        with pytest.raises(EngineUnavailable, match="queue is full"):
-            await s.engine.start(third, {})
+            await s.engine.start(container, {}, stopped=True)
+        named = await s.engine.start(third, {}, stopped=True)
+        assert named not in s.coolify.deployments
+        assert await s.state(third, named) is STARTING
+        await asyncio.sleep(6)
+        found = await s.engine.observe(third, named)
+        assert (found.state, "its queue was full" in found.detail) == (CREATED, True)
         await s.coolify.idle()
-        assert await s.engine.start(third, {}) in s.coolify.deployments
+        assert await s.engine.start(third, {}, stopped=True) in s.coolify.deployments
 
 
 # What is seen
@@ -291,7 +413,9 @@ async def test_a_start_is_what_its_deployment_is_until_that_is_finished() -> Non
         await asyncio.sleep(10)
         s.coolify.registry_answers = False
         await s.coolify.idle()
-        await asyncio.sleep(3)
+        for container, deployment in zip(containers, (runs, cancelled, fails), strict=True):
+            assert await s.state(container, deployment) is STARTING  # its bot will be heard soon
+        await asyncio.sleep(6)
         assert await s.state(containers[0], runs) is RUNNING
         assert await s.state(containers[1], cancelled) is FAILED
         found = await s.engine.observe(containers[2], fails)
@@ -309,6 +433,8 @@ async def test_each_status_has_its_meaning() -> None:
     async with site() as s:
         container, deployment = await s.started()
         await s.coolify.stop_by_hand(container.ref)
+        await s.engine.observe(container, deployment)
+        await asyncio.sleep(6)
         for status, state in meanings.items():
             await s.reads(container, status)
             assert await s.state(container) is state, status
@@ -322,6 +448,8 @@ async def test_each_status_has_its_meaning() -> None:
 async def test_a_status_from_before_the_start_hides_no_container_that_runs() -> None:
     async with site(status_lag_seconds=300) as s:
         container, deployment = await s.started()
+        await s.engine.observe(container, deployment)
+        await asyncio.sleep(6)
         assert await s.state(container, deployment) is RUNNING
         assert await s.state(container) is RUNNING
         with pytest.raises(EngineRefused):
@@ -368,7 +496,9 @@ async def test_a_deployment_under_way_is_left_to_finish_and_stopped_then() -> No
         container, _ = await s.started()
         deployment = str(await s.coolify.start_by_hand(container.ref))
         await s.engine.stop(container, 1)
-        assert await s.state(container) is RUNNING
+        assert await s.state(container) is STARTING
+        await s.engine.stop(container, 1)
+        assert s.asked().count("POST/applications/stop") == 1
         await s.coolify.idle()
         assert s.coolify.deployments[deployment].status == "finished"
         assert s.coolify.killed == []
@@ -397,13 +527,103 @@ async def test_a_stop_is_not_repeated_within_a_minute_unless_a_deployment_was_se
 
 
 @virtual
+async def test_from_4_3_3_on_the_lists_prove_a_stop() -> None:
+    async with site(version="4.3.3", stop_seconds=5) as s:
+        container, _ = await s.started()
+        await s.engine.observe(container)
+        before = len(s.coolify.requests)
+        await s.engine.stop(container, 1)
+        assert s.asked(before, "POST") == ["POST/applications/stop"]
+        assert await s.state(container) is RUNNING
+        await s.coolify.idle()
+        assert await s.state(container) is EXITED
+        assert {*s.asked(before, "GET")} == {"GET/applications", "GET/deployments"}
+
+
+@pytest.mark.parametrize("version", ["4.3.3", "4.3.2"])
+@virtual
+async def test_an_exited_from_before_the_start_proves_nothing(version: str) -> None:
+    """Coolify's own look at the server comes late, so it still shows the last life's end."""
+    async with site(version=version, stop_seconds=30, status_lag_seconds=1000) as s:
+        container, _ = await s.started()
+        await s.engine.stop(container, 1)
+        for _ in range(5):
+            await asyncio.sleep(5)
+            assert await s.state(container) is RUNNING
+            assert s.coolify.running() == [container.ref]
+        await s.coolify.idle()
+        await asyncio.sleep(20)
+        assert await s.state(container) is EXITED
+
+
+@virtual
+async def test_below_4_3_3_a_status_that_stays_does_not_hold_a_slot_for_ever() -> None:
+    async with site(version="4.3.2", stop_seconds=2) as s:
+        container, _ = await s.started()
+        await s.engine.observe(container)
+        before = len(s.coolify.requests)
+        await s.engine.stop(container, 1)
+        await s.coolify.idle()
+        began = s.coolify.now
+        while await s.state(container) is not EXITED:
+            await asyncio.sleep(1)
+        assert s.made(container).running is False
+        assert (await s.api.applications())[0].state == "running"
+        assert 5 <= s.coolify.now - began < 20
+        assert s.asked(before).count("GET/applications/logs") == 2
+
+
+@virtual
+async def test_one_weak_no_of_the_logs_is_not_enough() -> None:
+    async with site(version="4.3.2", stop_seconds=1000) as s:
+        container, _ = await s.started()
+        await s.engine.observe(container)
+        await s.engine.stop(container, 1)
+        found = []
+        answers = iter([None, ["runs"], None, ["runs"], None])
+        with patch.object(s.api, "logs", AsyncMock(side_effect=lambda *_: next(answers))):
+            for _ in range(5):
+                found.append(await s.state(container))
+                await asyncio.sleep(100)
+        assert {*found} == {RUNNING}
+
+
+@virtual
+async def test_a_container_that_restarts_is_not_taken_for_stopped_while_docker_waits() -> None:
+    async with site(version="4.3.2", stop_seconds=1000) as s:
+        container, _ = await s.started()
+        await s.engine.stop(container, 1)
+        with patch.object(s.api, "logs", AsyncMock(return_value=None)):
+            began = s.coolify.now
+            while True:
+                s.made(container).history.append((s.coolify.now, "restarting:unknown"))
+                await asyncio.sleep(2)
+                if await s.state(container) is EXITED:
+                    break
+        assert s.coolify.now - began > 60
+
+
+@virtual
+async def test_stops_that_are_in_vain_come_less_and_less_often() -> None:
+    async with site(stop_seconds=10_000) as s:
+        container, _ = await s.started()
+        while s.coolify.now < 1000:
+            await s.engine.stop(container, 1)
+            await asyncio.sleep(10)
+        assert s.asked().count("POST/applications/stop") == 5
+
+
+@virtual
 async def test_what_was_read_before_a_start_or_stop_is_not_told_after_it() -> None:
     async with site() as s:
         container = await s.created()
         assert await s.state(container) is CREATED
         deployment = await s.engine.start(container, {})
         await s.coolify.idle()
+        await s.engine.observe(container, deployment)
+        await asyncio.sleep(6)
         s.made(container).history.append((s.coolify.now, "degraded:unhealthy"))
+        await asyncio.sleep(1)
         assert await s.state(container, deployment) is FAILED
         await s.engine.stop(container, 1)
         await s.coolify.idle()
@@ -417,7 +637,9 @@ async def test_what_is_removed_is_gone_and_forgotten_and_its_image_stays() -> No
         await s.engine.stop(container, 1)
         await s.coolify.idle()
         await s.engine.remove(container)
-        assert s.engine._stopped_at == s.engine._proved_at == s.engine._view._changed == {}
+        assert not s.engine._stops
+        assert not s.engine._over_since
+        assert not s.engine._view._changed
         await s.coolify.idle()
         await asyncio.sleep(3)
         assert await s.state(container) is MISSING

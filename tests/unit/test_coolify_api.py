@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +33,8 @@ CALLS: dict[str, tuple[Callable[[CoolifyApi], Awaitable[Any]], object]] = {
     "applications": (lambda api: api.applications(), [ONE]),
     "application": (lambda api: api.application("u"), ONE),
     "create": (lambda api: api.create_application({"name": "n"}), ONE),
-    "describe": (lambda api: api.describe("u", "text"), ONE),
+    "describe": (lambda api: api.describe("u", lambda: "text"), ONE),
+    "change": (lambda api: api.change_application("u", {"limits_cpus": "1"}), ONE),
     "delete": (lambda api: api.delete_application("u"), DONE),
     "environment": (lambda api: api.set_environment("u", {"A": "1"}), [{"uuid": "v"}]),
     "start": (lambda api: api.start("u"), {**DONE, "deployment_uuid": "d"}),
@@ -53,7 +54,7 @@ ONCE = {"start", "create"}
 MISSING: dict[str, object] = {
     **dict.fromkeys(("application", "deployment", "server", "environments", "active", "logs")),
     **dict.fromkeys(("describe", "delete", "cancel")),
-    **dict.fromkeys(("environment", "stop"), False),
+    **dict.fromkeys(("environment", "stop", "change"), False),
     "start": (False, None),
     "deployments_of": None,
 }
@@ -188,7 +189,51 @@ async def test_what_bots_wait_for_comes_before_reads_and_those_before_descriptio
     async with talking(good(call), budget=Noting(1000)) as (api, coolify):
         await make(api, call)
     others = Urgency.READ if coolify.requests[0].method == "GET" else Urgency.CHANGE
-    assert spent == [Urgency.DESCRIBE if call == "describe" else others]
+    # The lists are read for all slots at once, so a stop may wait for one.
+    lists = dict.fromkeys(("applications", "active"), Urgency.CHANGE)
+    urgencies = {"describe": Urgency.DESCRIBE, "create": Urgency.CREATE, **lists}
+    assert spent == [urgencies.get(call, others)]
+
+
+@virtual
+async def test_a_text_that_waits_for_the_budget_is_asked_for_when_it_is_sent() -> None:
+    budget = Budget(1)
+    async with talking(answer(ONE), budget=budget) as (api, coolify):
+        await api.stop("u")
+        texts = ["old"]
+        waiting = asyncio.create_task(api.describe("u", lambda: texts[-1]))
+        await asyncio.sleep(1)
+        texts.append("new")
+        await waiting
+    assert json.loads(coolify.requests[-1].content) == {"description": "new"}
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "told"),
+    [
+        (200, {"X-RateLimit-Limit": "300", "X-RateLimit-Remaining": "12"}, (300, 12)),
+        (404, {"x-ratelimit-limit": "300", "x-ratelimit-remaining": "0"}, (300, 0)),
+        (200, {"X-RateLimit-Limit": "many", "X-RateLimit-Remaining": "12"}, None),
+        (200, {"X-RateLimit-Limit": "300"}, None),
+        (200, {}, None),
+        (429, {"X-RateLimit-Limit": "300", "X-RateLimit-Remaining": "0"}, None),
+    ],
+)
+@virtual
+async def test_what_coolify_says_of_its_count_is_noted_unless_it_turns_a_call_away(
+    status: int, headers: dict[str, str], told: tuple[int, int] | None
+) -> None:
+    noted = []
+
+    class Noting(Budget):
+        def told(self, sent_at: float, limit: int, remaining: int) -> None:
+            noted.append((limit, remaining))
+
+    said = httpx.Response(status, json=ONE, headers=headers)
+    async with talking(said, budget=Noting(1000)) as (api, _):
+        with suppress(EngineUnavailable):
+            await api.application("u")
+    assert {*noted} == ({told} if told else set())
 
 
 # What is asked again

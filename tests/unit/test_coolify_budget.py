@@ -21,7 +21,7 @@ from tests.support.virtual_time import virtual
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
-CHANGE, READ, DESCRIBE = Urgency
+CHANGE, CREATE, READ, DESCRIBE = Urgency
 SECONDS = 60.0
 ROUNDING = 1e-6
 TOKEN = "1|secret"  # noqa: S105 - opens nothing
@@ -136,6 +136,11 @@ def test_no_minute_has_more_than_the_budget_whatever_the_latencies(
 ) -> None:
     async def run() -> None:
         site = Site(requests)
+        # Before the first answer only a few are let through: it may tell that little is left.
+        await site.make()
+        await asyncio.sleep(SECONDS)
+        site.spans.clear()
+        start = now()
         for at, seconds in pauses:
             asyncio.get_running_loop().call_later(at, site.budget.pause, seconds)
         async with asyncio.TaskGroup() as group:
@@ -143,7 +148,7 @@ def test_no_minute_has_more_than_the_budget_whatever_the_latencies(
                 group.create_task(site.fulfil(wish))
         assert site.most_in_a_minute() <= requests
         for at, seconds in pauses:
-            begins = [begun for begun, _ in site.spans]
+            begins = [begun - start for begun, _ in site.spans]
             assert not [begun for begun in begins if at < begun < at + seconds - ROUNDING]
         # No place is lost: a minute later there is room for all of them again.
         await asyncio.sleep(max([SECONDS, *(at + seconds for at, seconds in pauses)]) + ROUNDING)
@@ -170,25 +175,26 @@ async def test_who_has_to_wait_is_served_by_urgency_and_then_in_order() -> None:
     asked = [
         site.ask(urgency, name=f"{urgency.name}-{turn}")
         for turn in (1, 2)
-        for urgency in (DESCRIBE, READ, CHANGE)
+        for urgency in (DESCRIBE, READ, CREATE, CHANGE)
     ]
     await asyncio.gather(*asked)
     assert site.order[1:] == [
         *("CHANGE-1", "CHANGE-2"),
+        *("CREATE-1", "CREATE-2"),
         *("READ-1", "READ-2"),
         *("DESCRIBE-1", "DESCRIBE-2"),
     ]
 
 
 @bounded
-async def test_reads_leave_a_quarter_and_descriptions_half_for_what_is_urgent() -> None:
-    site = Site(20)
+async def test_descriptions_leave_a_tenth_and_reads_a_twentieth_for_what_is_urgent() -> None:
+    site = Site(40)
     asked, let_through = [], []
-    for urgency in (DESCRIBE, READ, CHANGE):
-        asked += [site.ask(urgency) for _ in range(30)]
+    for urgency in (DESCRIBE, READ, CREATE, CHANGE):
+        asked += [site.ask(urgency) for _ in range(50)]
         await settle()
         let_through.append(len(site.order))
-    assert let_through == [10, 15, 20]
+    assert let_through == [36, 38, 39, 40]
     for task in asked:
         task.cancel()
     await asyncio.gather(*asked, return_exceptions=True)
@@ -291,6 +297,150 @@ async def test_it_looks_for_room_no_more_often_than_there_is_news() -> None:
     await asyncio.gather(*(site.ask(READ, latency=10) for _ in range(20)))
     # For each when it asks, when it is let through, and when it is answered.
     assert site.budget.looks <= 60
+
+
+# Coolify's own count
+
+
+class Server:
+    """Counts requests as Coolify does: in windows of a minute, from the first request on."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.count = 0
+        self.ends_at = 0.0
+        self.refused = 0
+
+    def hit(self) -> int | None:
+        """How many are left; None if there were too many."""
+        if now() >= self.ends_at:
+            self.count, self.ends_at = 0, now() + SECONDS
+        if self.count >= self.limit:
+            self.refused += 1
+            return None
+        self.count += 1
+        return self.limit - self.count
+
+
+async def call(
+    server: Server, budget: Budget, urgency: Urgency = CHANGE, latency: float = 0.1
+) -> None:
+    """Make a request until it is answered, as the API does."""
+    while True:
+        async with budget.spend(urgency):
+            sent_at = now()
+            await asyncio.sleep(latency / 2)
+            left = server.hit()
+            await asyncio.sleep(latency / 2)
+            if left is not None:
+                budget.told(sent_at, server.limit, left)
+                return
+            budget.pause(server.ends_at - now())
+
+
+async def made(server: Server, budget: Budget, count: int, urgency: Urgency = CHANGE) -> float:
+    """Make so many requests at once, and return when the last one was answered."""
+    await asyncio.gather(*(call(server, budget, urgency) for _ in range(count)))
+    return now()
+
+
+@bounded
+async def test_what_coolify_allows_is_followed_whatever_was_thought_before() -> None:
+    for told, setting, limit in ((1000, None, 1000), (1000, 50, 50), (30, 50, 30)):
+        server, budget = Server(told), Budget(setting)
+        await call(server, budget)
+        assert budget.limit == limit
+    assert Budget().limit == 200
+
+
+@bounded
+async def test_what_others_spend_counts_and_a_new_window_is_noticed() -> None:
+    server, budget = Server(100), Budget()
+    await call(server, budget)
+    for _ in range(90):
+        server.hit()
+    await asyncio.sleep(1)
+    await call(server, budget)
+    assert budget.spent == 0.92
+    began = now()
+    assert await made(server, budget, 20) >= SECONDS
+    assert server.refused == 0
+    assert now() - began < SECONDS
+
+
+@bounded
+async def test_a_burst_right_after_coolifys_minute_is_over_does_not_wait_for_ours() -> None:
+    """The first request was made half a minute before the rest of them."""
+    server, budget = Server(100), Budget()
+    await call(server, budget)
+    await asyncio.sleep(40)
+    await made(server, budget, 60)
+    await asyncio.sleep(server.ends_at - now())
+    began = now()
+    assert await made(server, budget, 90) - began < 1
+
+
+@bounded
+async def test_replicas_share_one_count_and_are_hardly_ever_turned_away() -> None:
+    server = Server(100)
+    budgets = [Budget(replicas=lambda: 3) for _ in range(3)]
+    await asyncio.gather(*(made(server, budget, 60) for budget in budgets))
+    assert now() < 2 * SECONDS
+    assert server.refused <= 15  # of 180, all at once
+
+
+@bounded
+async def test_after_a_while_a_few_ask_how_much_is_left_before_many_do() -> None:
+    server, budget = Server(100), Budget()
+    await call(server, budget)
+    await asyncio.sleep(10)
+    for _ in range(80):
+        server.hit()
+    await made(server, budget, 40)
+    assert server.refused == 0
+    assert now() > SECONDS
+
+
+@bounded
+async def test_descriptions_of_one_replica_leave_room_for_the_starts_of_another() -> None:
+    server = Server(100)
+    first, second = Budget(), Budget()
+    late = asyncio.create_task(made(server, first, 200, DESCRIBE))
+    await asyncio.sleep(30)
+    assert server.count == 90
+    began = now()
+    assert await made(server, second, 10) - began < 1
+    assert await late > 2 * SECONDS
+    assert server.refused == 0
+
+
+@bounded
+async def test_an_answer_that_was_overtaken_is_no_new_window() -> None:
+    budget = Budget()
+    budget.told(0, 100, 40)
+    await asyncio.sleep(1)
+    budget.told(-1, 100, 90)
+    assert budget.spent == 0.6
+    budget.told(now(), 100, 90)
+    assert budget.spent == 0.1
+
+
+@bounded
+async def test_an_answer_from_the_window_before_tells_nothing_of_the_new_one() -> None:
+    budget = Budget()
+    budget.told(0, 100, 40)
+    await asyncio.sleep(SECONDS + 1)
+    budget.told(SECONDS - 1, 100, 0)
+    assert budget.spent == 0
+
+
+@bounded
+async def test_a_pause_that_coolify_asks_for_ends_with_its_window() -> None:
+    budget = Budget()
+    budget.told(0, 100, 0)
+    budget.pause(10)
+    async with budget.spend(CHANGE):
+        assert now() == 10
 
 
 # Settings

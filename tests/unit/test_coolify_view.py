@@ -53,6 +53,9 @@ class Source:
         return begun
 
 
+AFTER_HALF_A_SECOND = LIST_SECONDS + 3 * 0.5
+"""When a list that took half a second is read again."""
+
 # Shared
 
 
@@ -85,15 +88,24 @@ async def test_who_changed_something_waits_for_a_reading_that_begins_afterwards(
     changed = now()
     # The reading that is under way may not have seen it, and others are content with it.
     late, content = await asyncio.gather(shared.get(changed), shared.get())
-    assert (await first, content, late) == (0, 0, 3)
-    assert await shared.get(changed) == 3
+    assert (await first, content, late) == (0, 0, 10)
+    assert await shared.get(changed) == 10
 
 
 @virtual
 async def test_a_reading_that_began_with_the_change_is_not_one_after_it() -> None:
     source = Source()
     shared = Shared(source.read, 100)
-    assert await shared.get(since=0) == LIST_SECONDS
+    assert await shared.get(since=0) == AFTER_HALF_A_SECOND
+
+
+@virtual
+async def test_a_list_that_takes_long_is_given_a_rest() -> None:
+    source = Source(takes=5)
+    shared = Shared(source.read, 100)
+    for _ in range(3):
+        await shared.get(since=now() - 1)
+    assert source.begun == [0, 16, 32]
 
 
 @virtual
@@ -124,8 +136,8 @@ async def test_a_failure_is_raised_to_all_who_wait_and_the_next_one_reads_again_
     failed = await asyncio.gather(*(shared.get() for _ in range(5)), return_exceptions=True)
     assert failed == [source.error] * 5
     source.error = None
-    assert await shared.get() == LIST_SECONDS
-    assert source.begun == [0, LIST_SECONDS]
+    assert await shared.get() == AFTER_HALF_A_SECOND
+    assert source.begun == [0, AFTER_HALF_A_SECOND]
 
 
 @virtual
@@ -169,17 +181,29 @@ async def test_closing_ends_a_reading_that_is_under_way() -> None:
 # The view
 
 
+def deployment(uuid: str, application: str | None, status: str = "queued") -> Deployment:
+    """A deployment as Coolify lists it."""
+    url = f"/project/p/environment/e/application/{application}/deployment/{uuid}"
+    return Deployment(
+        deployment_uuid=uuid, status=status, deployment_url=url if application else None
+    )
+
+
 class Coolify:
     """An API that says what it is asked for, and what it was."""
 
     def __init__(self) -> None:
+        self.budget = Budget()
         self.calls: list[str] = []
         self.listed = ["a"]
-        self.active: list[Deployment] | None = [Deployment(deployment_uuid="d", status="queued")]
+        self.state = "running:unknown"
+        self.active: list[Deployment] | None = [deployment("d", "a")]
 
     async def applications(self) -> list[Application]:
         self.calls.append("applications")
-        return [Application(uuid=uuid, name=f"at {now():g}") for uuid in self.listed]
+        return [
+            Application(uuid=uuid, name=f"at {now():g}", status=self.state) for uuid in self.listed
+        ]
 
     async def application(self, uuid: str) -> Application | None:
         self.calls.append(f"application {uuid}")
@@ -192,6 +216,11 @@ class Coolify:
     async def deployment(self, uuid: str) -> Deployment | None:
         self.calls.append(f"deployment {uuid}")
         return Deployment(deployment_uuid=uuid, status="finished") if uuid == "over" else None
+
+    async def deployments_of(self, uuid: str, most: int) -> list[Deployment] | None:
+        self.calls.append(f"deployments of {uuid}")
+        statuses = ["queued", "in_progress", "failed"]
+        return [Deployment(deployment_uuid=status, status=status) for status in statuses]
 
     async def servers(self) -> list[Server]:
         self.calls.append("servers")
@@ -220,9 +249,10 @@ async def test_only_what_was_changed_is_read_anew() -> None:
     before = await view.application("a")
     await asyncio.sleep(5)
     view.changed("a")
-    assert await view.application("b") == Application(uuid="b", name="at 0")
+    found = await view.application("b")
     after = await view.application("a")
-    assert (before and before.name, after and after.name) == ("at 0", "at 7")
+    names = [one.name for one in (before, found, after) if one]
+    assert names == ["at 0", "at 0", "at 100"]
     view.changed("a")
     view.forget("a")
     assert await view.application("a") == after
@@ -244,17 +274,62 @@ async def test_what_is_not_in_a_list_is_looked_up_by_itself() -> None:
     view = view_of(coolify)
     assert await view.application("new") == Application(uuid="new")
     assert await view.application("none") is None
-    assert [await view.deployment(uuid) for uuid in ("d", "over", "none")] == [
-        Deployment(deployment_uuid="d", status="queued"),
-        Deployment(deployment_uuid="over", status="finished"),
-        None,
-    ]
-    assert coolify.calls == [
-        *("applications", "application new", "application none"),
-        *("active", "deployment over", "deployment none"),
-    ]
-    coolify.active = None  # it has no such list
-    assert await view_of(coolify).deployment("over") is not None
+    assert coolify.calls == ["applications", "application new", "application none"]
+
+
+@virtual
+async def test_the_deployments_under_way_are_in_one_list_for_all() -> None:
+    coolify = Coolify()
+    coolify.active = [deployment("d", "a"), deployment("e", "b", "in_progress")]
+    view = view_of(coolify)
+    assert await view.deployment("a", "d") == coolify.active[0]
+    assert await view.deployment("a", "over") is None
+    found = await asyncio.gather(*(view.deployments_of(uuid) for uuid in ("a", "b", "c")))
+    assert found == [[coolify.active[0]], [coolify.active[1]], []]
+    assert coolify.calls == ["active"]
+
+
+@pytest.mark.parametrize("active", [None, [deployment("d", None)]])
+@virtual
+async def test_where_that_list_does_not_tell_each_application_is_asked_for(
+    active: list[Deployment] | None,
+) -> None:
+    coolify = Coolify()
+    coolify.active = active
+    view = view_of(coolify)
+    found = [one.status for one in await view.deployments_of("a")]
+    assert found == ["queued", "in_progress"]
+    assert await view.deployment("a", "over") is None
+    assert coolify.calls[:2] == ["active", "deployments of a"]
+
+
+@virtual
+async def test_a_list_of_any_age_since_its_last_change_tells_that_an_application_is_up() -> None:
+    coolify = Coolify()
+    view = view_of(coolify, 1)
+    view.changed("a")
+    await asyncio.sleep(1)
+    assert await view.was_up("a")
+    await asyncio.sleep(100)
+    assert await view.was_up("a")
+    assert coolify.calls == ["applications"]
+    view.changed("a")
+    coolify.state = "exited:unhealthy"
+    await asyncio.sleep(1)
+    assert not await view.was_up("a")
+    assert len(coolify.calls) == 2
+
+
+@pytest.mark.parametrize(("remaining", "most"), [(200, 61), (100, 9), (0, 5)])
+@virtual
+async def test_the_more_is_spent_the_less_often_is_a_list_read(remaining: int, most: int) -> None:
+    coolify = Coolify()
+    view = view_of(coolify, 1)
+    while now() < 60:
+        coolify.budget.told(now(), 200, remaining)
+        view.changed("a")
+        await view.application("a")
+    assert most - 2 <= len(coolify.calls) <= most
 
 
 @virtual
@@ -283,9 +358,14 @@ async def engine_with(**rules: Any) -> AsyncIterator[tuple[CoolifyEngine, Imitat
 
 def spec(number: int, host: str) -> ContainerSpec:
     name = f"pool-zoom-{number:03}"
-    place = {"host": host, "name": f"{name}-abcdef", "slot_name": name}
     return ContainerSpec(
-        **place, slot_id=number, platform=Platform.ZOOM, image="bot:1", environment={}
+        host=host,
+        name=f"{name}-abcdef",
+        slot_name=name,
+        slot_id=number,
+        platform=Platform.ZOOM,
+        image="bot:1",
+        environment={},
     )
 
 
@@ -344,6 +424,7 @@ async def test_a_server_that_can_not_be_reached_or_asked_raises_and_is_never_emp
         container = Container("a", await engine.create(spec(1, "a")))
         deployment = await engine.start(container, {})
         await coolify.idle()
+        await engine.observe(container, deployment)
         await coolify.set_reachable("a", False)
         await asyncio.sleep(30)
         assert await engine.open_hosts() == ["b"]

@@ -14,7 +14,7 @@ from botpool.errors import SettingsInvalid
 from botpool.states import Platform
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from botpool.engines.base import Engine
     from botpool.settings import Settings
@@ -45,10 +45,13 @@ def lacks_images(settings: Settings) -> bool:
     return settings.engine in _MADE_OF_IMAGES and not any(map(settings.image, Platform))
 
 
-def make_engines(settings: Settings, installation: str) -> Mapping[str, Engine]:
+def make_engines(
+    settings: Settings, installation: str, workers: Callable[[], int] = lambda: 1
+) -> Mapping[str, Engine]:
     """Every engine that slots of this botpool may be on, by name. Calls none of them yet.
 
-    Raises a `SetupError` for invalid settings.
+    `workers` is how many replicas call engines now, this one included. Raises a `SetupError` for
+    invalid settings.
     """
     check_engine(settings)
     # Imported here because they take long, and only a reconciler needs them.
@@ -66,7 +69,7 @@ def make_engines(settings: Settings, installation: str) -> Mapping[str, Engine]:
         ),
     }
     if settings.engine == EngineName.COOLIFY or settings.coolify_api_url is not None:
-        engines[EngineName.COOLIFY] = coolify_engine(settings, installation)
+        engines[EngineName.COOLIFY] = coolify_engine(settings, installation, workers=workers)
     return engines
 
 

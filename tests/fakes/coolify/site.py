@@ -100,11 +100,18 @@ async def coolify_site(
     faults: Faults | None = None,
     replicas: int = 1,
     seed: int = 0,
+    before: CoolifySite | None = None,
     **settings: Any,
 ) -> AsyncIterator[CoolifySite]:
-    """A site whose reconcilers work until the end of the block. Then everything is checked."""
-    bots = Bots()
-    coolify = Coolify(rules, containers=TaskContainers(bots.play), faults=faults, seed=seed)
+    """A site whose reconcilers work until the end of the block. Then everything is checked.
+
+    With the Coolify of a site `before`, whose block is around this one, if it has changed settings.
+    """
+    bots = before.bots if before else Bots()
+    if before is not None:
+        coolify = before.coolify
+    else:
+        coolify = Coolify(rules, containers=TaskContainers(bots.play), faults=faults, seed=seed)
     chosen = Settings(
         **{
             "engine": "coolify",
@@ -125,12 +132,13 @@ async def coolify_site(
         store = Store(database)
         pool = Pool(store, chosen)
         await pool.queue.configure()
-        app = create_app(store, pool, chosen, Keys(store, chosen))
-        bots.transport = httpx.ASGITransport(app=app)
+        if before is None:
+            app = create_app(store, pool, chosen, Keys(store, chosen))
+            bots.transport = httpx.ASGITransport(app=app)
         installation = await store.installation.name()
         engines = [
             coolify_engine(chosen, installation, httpx.ASGITransport(app=coolify.app))
-            for _ in range(replicas)
+            for _ in range(max(1, replicas))
         ]
         reconcilers = [
             Reconciler(
@@ -138,7 +146,7 @@ async def coolify_site(
                 installation=installation,
                 seed=seed + number,
             )
-            for number, engine in enumerate(engines)
+            for number, engine in enumerate(engines[:replicas])
         ]
         site = CoolifySite(database, store, pool, chosen, coolify, engines[0], bots)
         running = [asyncio.create_task(each.run(database)) for each in reconcilers]
@@ -154,5 +162,6 @@ async def coolify_site(
             await asyncio.gather(*running)
             for engine in engines:
                 await engine.close()
-            await coolify.close()
-            await bots.close()
+            if before is None:
+                await coolify.close()
+                await bots.close()

@@ -30,7 +30,7 @@ from botpool.errors import EngineRefused, EngineUnavailable
 from botpool.tasks.backoff import Backoff
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from botpool.engines.coolify.budget import Budget
 
@@ -40,6 +40,9 @@ _TRIES = 4
 _RETRIES = Backoff(0.75)
 _LONGEST_PAUSE_SECONDS = 120.0
 _LONGEST_WORDS = 500
+_KEEPALIVE_SECONDS = 30.0
+
+_COUNTS = ("Limit", "Remaining")
 
 _BAD_REQUEST = 400
 _NOT_FOUND = 404
@@ -82,6 +85,8 @@ class CoolifyApi:
             transport=transport,
             # Shorter to connect than in all, so that a call that was never sent can be told apart.
             timeout=httpx.Timeout(timeout_seconds, connect=timeout_seconds / 3),
+            # Longer than between two bots, and shorter than servers keep a connection open.
+            limits=httpx.Limits(keepalive_expiry=_KEEPALIVE_SECONDS),
             headers={"Accept": "application/json", "Authorization": f"Bearer {token}"},
         )
 
@@ -89,11 +94,17 @@ class CoolifyApi:
         """Close the connections."""
         await self._client.aclose()
 
+    @property
+    def budget(self) -> Budget:
+        """What its calls may spend."""
+        return self._budget
+
     # Applications
 
     async def applications(self) -> list[Application]:
         """Every application that the token can see."""
-        return self._read(await self._get("/applications"), _APPLICATIONS)
+        answer = await self._get("/applications", Urgency.CHANGE)
+        return self._read(answer, _APPLICATIONS)
 
     async def application(self, uuid: str) -> Application | None:
         """One application, None if there is none."""
@@ -102,18 +113,29 @@ class CoolifyApi:
 
     async def create_application(self, fields: Mapping[str, object]) -> str:
         """Create an application from an image, and return its uuid."""
-        answer = await self._call("POST", "/applications/dockerimage", json=dict(fields))
+        answer = await self._call(
+            "POST", "/applications/dockerimage", json=dict(fields), urgency=Urgency.CREATE
+        )
         return self._read(answer, TypeAdapter(Created)).uuid
 
-    async def describe(self, uuid: str, text: str) -> None:
-        """Set the description of an application. If it is gone, that is no error."""
+    async def describe(self, uuid: str, text: Callable[[], str]) -> None:
+        """Set the description of an application. If it is gone, that is no error.
+
+        The text is asked for when the budget lets the call through: it may wait for long.
+        """
         await self._call(
             "PATCH",
             f"/applications/{uuid}",
-            json={"description": text},
+            json=lambda: {"description": text()},
             urgency=Urgency.DESCRIBE,
             repeatable=True,
             or_missing=True,
+        )
+
+    async def change_application(self, uuid: str, fields: Mapping[str, object]) -> bool:
+        """Change an application, from its next start on. Returns whether there is such a one."""
+        return await self._done(
+            "PATCH", f"/applications/{uuid}", json=dict(fields), repeatable=True
         )
 
     async def delete_application(self, uuid: str) -> None:
@@ -127,7 +149,9 @@ class CoolifyApi:
             or_missing=True,
         )
 
-    async def set_environment(self, uuid: str, values: Mapping[str, str]) -> bool:
+    async def set_environment(
+        self, uuid: str, values: Mapping[str, str], urgency: Urgency = Urgency.CHANGE
+    ) -> bool:
         """Set variables for the next deployment. Returns whether there is such an application."""
         # Every flag is given: Coolify would reset the others.
         data = [
@@ -144,7 +168,11 @@ class CoolifyApi:
             for key, value in values.items()
         ]
         return await self._done(
-            "PATCH", f"/applications/{uuid}/envs/bulk", json={"data": data}, repeatable=True
+            "PATCH",
+            f"/applications/{uuid}/envs/bulk",
+            json={"data": data},
+            urgency=urgency,
+            repeatable=True,
         )
 
     async def start(self, uuid: str) -> tuple[bool, str | None]:
@@ -186,8 +214,11 @@ class CoolifyApi:
     # Deployments
 
     async def active_deployments(self) -> list[Deployment] | None:
-        """Every deployment that is queued or in progress; None if Coolify has no such list."""
-        answer = await self._find("/deployments")
+        """Every deployment that is queued or in progress; None if Coolify has no such list.
+
+        It costs Coolify little, whereas the list of applications takes long on a large one.
+        """
+        answer = await self._find("/deployments", urgency=Urgency.CHANGE)
         if answer is None:
             return None
         found = self._read(answer, _ACTIVE)
@@ -251,8 +282,8 @@ class CoolifyApi:
 
     # How
 
-    async def _get(self, path: str) -> httpx.Response:
-        answer = await self._send("GET", path, None, None, Urgency.READ, repeatable=True)
+    async def _get(self, path: str, urgency: Urgency = Urgency.READ) -> httpx.Response:
+        answer = await self._send("GET", path, None, None, urgency, repeatable=True)
         return self._checked("GET", path, answer)
 
     async def _find(
@@ -298,9 +329,14 @@ class CoolifyApi:
             last = attempt == _TRIES
             try:
                 async with self._budget.spend(urgency), asyncio.timeout(self._seconds):
+                    sent_at = asyncio.get_running_loop().time()
                     answer = await self._client.request(
-                        method, f"{self._base}{path}", json=json, params=params
+                        method,
+                        f"{self._base}{path}",
+                        json=json() if callable(json) else json,
+                        params=params,
                     )
+                    self._note_limit(sent_at, answer)
             except (httpx.ConnectError, httpx.ConnectTimeout) as error:
                 if last:  # it was never sent
                     raise self._silent(method, path, error) from error
@@ -316,6 +352,12 @@ class CoolifyApi:
                     return answer
             await asyncio.sleep(_RETRIES.seconds(attempt, self._random))
         raise AssertionError("unreachable")
+
+    def _note_limit(self, sent_at: float, answer: httpx.Response) -> None:
+        """Note Coolify's own count. An answer to a call that was turned away doesn't tell it."""
+        limit, remaining = (answer.headers.get(f"X-RateLimit-{name}", "") for name in _COUNTS)
+        if answer.status_code != _TOO_MANY and limit.isdecimal() and remaining.isdecimal():
+            self._budget.told(sent_at, max(1, int(limit)), int(remaining))
 
     def _own(self, method: str, path: str, answer: httpx.Response) -> httpx.Response:
         """The answer, if it is Coolify's. A proxy in front of it answers 404 for anything."""

@@ -2,15 +2,31 @@
 
 A host is a server's uuid, and a container's reference is its application's uuid. Coolify's statuses
 may be minutes old, its stops and deletions happen later than asked, and Docker restarts containers
-that end by themselves. So a start is watched by its own deployment, and only three things together
-prove a stop: the application's status is `exited`, no deployment of it is under way, and Coolify,
-when asked for logs, finds no running container.
+that end by themselves. So a start is watched by its own deployment.
+
+Coolify counts requests, so a life costs few of its own: the environment, the start, the stop, and
+two descriptions. Everything else is read for all slots at once (view.py). What proves a stop:
+
+- A list of deployments that was read after the stop was answered has none of this application: a
+  deployment under way would start it again.
+- From v4.3.3 on, a stop itself writes the status `exited` when it is done. A list from after the
+  stop shows that, and one from before it shows another status: so `exited` is not an old one from
+  before the start. If no list shows another (the status may lag behind a short life), Coolify is
+  asked for logs once: it looks for a running container then, and finds none.
+- Before v4.3.3, the status may stay as it was for a minute, or for ever. If it is `exited`, Coolify
+  is asked for logs once. If not, Coolify finds no running container when asked for logs, twice,
+  some seconds apart: one such answer is weak, because a container that Docker is about to restart
+  gets it, too. If the status says that it restarts, the two are farther apart than Docker ever
+  waits.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
+from dataclasses import dataclass, replace
+from functools import partial
+from math import ceil, inf
 from typing import TYPE_CHECKING, NamedTuple
 
 from botpool.container_file import DockerOptions
@@ -24,7 +40,7 @@ from botpool.engines.base import (
     Traits,
 )
 from botpool.engines.coolify.budget import Urgency
-from botpool.engines.coolify.view import LIST_SECONDS, Shared, View
+from botpool.engines.coolify.view import EXITED, LIST_SECONDS, Shared, View
 from botpool.engines.coolify.wire import split_image, version_number
 from botpool.errors import (
     ContainerMissing,
@@ -33,32 +49,52 @@ from botpool.errors import (
     NoImage,
 )
 from botpool.models.slots import SlotName, read_slot_name
+from botpool.tasks.backoff import Backoff
+from botpool.tasks.sharing import SharedCall
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from packaging.version import Version
 
     from botpool.engines.base import ContainerSpec, PullProgress
     from botpool.engines.coolify.api import CoolifyApi
-    from botpool.engines.coolify.wire import Application
+    from botpool.engines.coolify.wire import Application, Deployment
     from botpool.states import Platform
 
 _STATES = {
     "running": ContainerState.RUNNING,
-    "exited": ContainerState.EXITED,
-    "stopped": ContainerState.EXITED,
+    **dict.fromkeys(EXITED, ContainerState.EXITED),
     "degraded": ContainerState.FAILED,
     "error": ContainerState.FAILED,
 }
 """With any other status, it is starting."""
 
 _LONGEST_DESCRIPTION = 255
-_NEWEST = 10
-_STOP_AGAIN_SECONDS = 60.0
-_PROOF_SECONDS = 10.0
+_STOPS_APART = Backoff(60.0, 600.0)
+_WORD_SECONDS = 5.0
+"""So long after its deployment is over, a bot is usually heard. Only then is Coolify asked."""
+_SILENCES_APART_SECONDS = 5.0
+_RESTARTS_APART_SECONDS = 65.0
+"""Docker waits at most a minute before it restarts a container."""
 _PATIENCE_SECONDS = 900.0
 _KEEP_SECONDS = 3600.0
-_NO_DOMAIN_SINCE = version_number("4.0.0-beta.454")
+_MOST_CREATIONS = 4
+"""At a time. They must not hold up the start that brings the image for all."""
 _MEGABYTE = 2**20
+_KEPT_BESIDE_OURS = 2
+"""How many images of a repository Coolify keeps by itself: for a way back to an older one."""
+
+_NO_DOMAIN_SINCE = version_number("4.0.0-beta.454")
+_KEEPS_IMAGES_SINCE = version_number("4.2.0")
+_TAGS_SINCE = version_number("4.2.0")
+_GRACE_SINCE = version_number("4.2.0")
+_NAMES_SINCE = version_number("4.3.0")
+_NO_PORTS_SINCE = version_number("4.3.0")
+_WRITES_EXITED_SINCE = version_number("4.3.3")
+
+_MADE_WITH = "2"
+"""Goes up when applications get fields that they did not have before, so that old ones get them."""
 
 _DESCRIPTION = re.compile(r"\[(?:IDLE|DEPLOYING|BUSY|RELEASING|ERROR)\] ")
 
@@ -71,13 +107,31 @@ class SlotLike(NamedTuple):
     named: SlotName
 
 
+@dataclass
+class _Stop:
+    """A stop that Coolify has accepted, and what was seen of it."""
+
+    at: float
+    was_up: bool
+    """A list from before it, and since the start, showed another status than `exited`."""
+    number: int = 1
+    """How many times it was stopped since the start."""
+    silent_since: float | None = None
+    """When Coolify, asked for logs, first found no running container."""
+    ask_at: float = inf
+    """When to ask for logs (again)."""
+
+    def __post_init__(self) -> None:
+        self.ask_at = self.at + _SILENCES_APART_SECONDS  # before that, it would mostly be in vain
+
+
 class CoolifyEngine:
     """The servers in `servers`, each with its destination, or None if it has only one.
 
     Applications are created in one environment of one project. Of the `options` of a platform they
-    get the limits of CPUs, memory and shared memory. Without `bot_data`, a start leaves the
-    environment unchanged, which saves a request. No list is read more often than every
-    `list_seconds`.
+    get the limits of CPUs, memory and shared memory. Coolify's clean-up leaves them all of the
+    `images`. Without `bot_data`, a start leaves the environment unchanged. No list is read more
+    often than every `list_seconds`.
     """
 
     name = "coolify"
@@ -91,9 +145,12 @@ class CoolifyEngine:
         environment: str,
         installation: str,
         options: Mapping[Platform, DockerOptions] | None = None,
+        images: Collection[str] = (),
+        stop_grace_seconds: float | None = None,
         bot_data: bool = True,
         list_seconds: float = LIST_SECONDS,
     ) -> None:
+        self._grace = None if stop_grace_seconds is None else max(1, ceil(stop_grace_seconds))
         self.traits = Traits(
             lags=True,
             reusable=True,
@@ -102,18 +159,29 @@ class CoolifyEngine:
             keeps_logs=False,
             one_api=True,
             patience_seconds=_PATIENCE_SECONDS,
+            metered=True,
+            queues_starts=True,
+            describes=True,
+            adaptable=True,
+            place=f"{project}/{environment}",
+            made_with=f"{_MADE_WITH}/{self._grace}/{sorted(images)}",
         )
         self._api = api
         self._view = View(api, list_seconds)
+        self._version = Shared(self._read_version, _KEEP_SECONDS)
         self._place = Shared(self._read_place, _KEEP_SECONDS)
         self._servers = dict(servers)
         self._project = project
         self._environment = environment
         self._installation = installation
         self._options = dict(options or {})
+        self._images = frozenset(images)
+        self._creations = asyncio.Semaphore(_MOST_CREATIONS)
         # These only save requests: forgetting them does no harm.
-        self._stopped_at: dict[str, float] = {}
-        self._proved_at: dict[str, float] = {}
+        self._stops: dict[str, _Stop] = {}
+        self._over_since: dict[str, tuple[str, float]] = {}
+        self._texts: dict[str, str] = {}
+        self._describing: dict[str, SharedCall[None]] = {}
 
     def hosts(self) -> Sequence[str]:
         """The servers in the order in which they were given."""
@@ -138,30 +206,39 @@ class CoolifyEngine:
         If an earlier call created it and the reply was lost, it is found by its description.
         """
         self._check_host(spec.host)
+        if spec.ref is not None:
+            return await self._adapt(spec, spec.ref)
+        async with self._creations:
+            return await self._find_or_create(spec)
+
+    async def _find_or_create(self, spec: ContainerSpec) -> str:
         mark = f"{self._marks()}{spec.slot_id} as {spec.name}"
-        listed = await self._view.applications()
+        # Before the first call with this name, there is nothing to find.
+        listed = {} if spec.first else await self._view.applications()
         made = [found for found in listed.values() if found.description == mark]
         if made:
             uuid = made[0].uuid
-            if _STATES.get(made[0].state) is not ContainerState.EXITED:
+            if made[0].state not in EXITED:
                 raise EngineRefused(f"{spec.slot_name} ({uuid}) is running.")
         else:
             uuid = await self._create(spec, mark)
         self._view.changed(uuid)
-        if not await self._api.set_environment(uuid, {**spec.environment, REFERENCE: uuid}):
+        environment = {**spec.environment, REFERENCE: uuid}
+        if not await self._api.set_environment(uuid, environment, Urgency.CREATE):
             raise EngineUnavailable(f"{uuid} was deleted while it was being created.")
         return uuid
 
-    async def start(self, container: Container, environment: Mapping[str, str]) -> str:
+    async def start(
+        self, container: Container, environment: Mapping[str, str], *, stopped: bool = False
+    ) -> str:
         """Set the environment, have the application deployed, and return the deployment's uuid.
 
-        Coolify may name a deployment that it never made. Then the newest deployment counts, if it
-        is under way. If there is none, Coolify's queue was full.
+        Coolify may name a deployment that it never made, because its queue is full: `observe` finds
+        that out. If it names none, the one that is under way counts.
         """
         self._check_host(container.host)
         uuid = container.ref
-        now = asyncio.get_running_loop().time()
-        if now - self._proved_at.pop(uuid, -_PROOF_SECONDS) >= _PROOF_SECONDS:
+        if not stopped:
             running = await self._deployment_under_way(uuid) or await self._running(uuid)
             if running is not None:
                 return running
@@ -169,45 +246,35 @@ class CoolifyEngine:
             uuid, {**environment, REFERENCE: uuid}
         ):
             raise ContainerMissing(f"The application {uuid} is gone.")
-        self._stopped_at.pop(uuid, None)
-        found, deployment = await self._api.start(uuid)
-        self._view.changed(uuid)
+        self._stops.pop(uuid, None)
+        self._over_since.pop(uuid, None)
+        try:
+            found, deployment = await self._api.start(uuid)
+        finally:
+            self._view.changed(uuid)
         if not found:
             raise ContainerMissing(f"The application {uuid} is gone.")
-        if deployment is not None and await self._api.deployment(deployment) is not None:
-            return deployment
-        newest = await self._deployment_under_way(uuid)
-        if newest is None:
-            raise EngineUnavailable(
-                f"Coolify accepted the start of {uuid} but made no deployment: its queue is full."
-            )
-        return newest
+        deployment = deployment or await self._deployment_under_way(uuid)
+        if deployment is None:
+            raise EngineUnavailable(f"Coolify accepted the start of {uuid} but made no deployment.")
+        return deployment
 
     async def observe(self, container: Container, deployment: str | None = None) -> Observation:
         """The state of a deployment; without one, whether the application is proved stopped."""
         self._check_host(container.host)
         if deployment is not None:
-            found = await self._view.deployment(deployment)
-            if found is not None and found.status != "finished":
-                state = ContainerState.STARTING if found.active else ContainerState.FAILED
-                detail = f"deployment {deployment} is {found.status}"
-                return Observation(state=state, detail=detail, deployment=deployment)
+            return await self._watch(container, deployment)
         application = await self._view.application(container.ref)
         if application is None:
             self._forget(container.ref)
             return Observation(state=ContainerState.MISSING)
         await self._view.check(container.host)
-        seen = _observation(application)
-        if deployment is None:
-            seen = await self._proved(container.ref, seen)
-            if seen.state in STOPPED:
-                self._proved_at[container.ref] = asyncio.get_running_loop().time()
-            return seen
-        if seen.state is ContainerState.EXITED and await self._running(container.ref):
-            return Observation(state=ContainerState.RUNNING, detail="finished and running")
-        if application.state == "restarting":
-            # It has ended by itself since, and Docker keeps restarting it.
-            return Observation(state=ContainerState.EXITED, detail=seen.detail)
+        stop = self._stops.get(container.ref)
+        if stop is None:
+            return await self._examined(container.ref, _observation(application))
+        seen = await self._proved(application, stop)
+        if seen.state not in STOPPED:
+            self._view.changed(container.ref)  # the next look is at a newer list
         return seen
 
     async def stop(self, container: Container, grace_seconds: float) -> None:
@@ -220,18 +287,18 @@ class CoolifyEngine:
         self._check_host(container.host)
         uuid = container.ref
         now = asyncio.get_running_loop().time()
-        if now - self._stopped_at.get(uuid, -_STOP_AGAIN_SECONDS) < _STOP_AGAIN_SECONDS:
+        last = self._stops.get(uuid)
+        # Each stop takes one of Coolify's few workers, and they may be what it waits for.
+        if last is not None and now - last.at < _STOPS_APART.seconds(last.number):
             return
-        under_way = False
-        for deployment in await self._api.deployments_of(uuid, _NEWEST, Urgency.CHANGE) or ():
-            if deployment.queued:
-                await self._api.cancel(deployment.deployment_uuid)
-            elif deployment.active:
-                under_way = True
-        if under_way:
+        was_up = await self._was_up(uuid)
+        # If it came up, its deployment is past the start. Any other is found out after the stop.
+        if not was_up and await self._keeps_deploying(uuid):
             return
         if await self._api.stop(uuid):
-            self._stopped_at[uuid] = now
+            number = 1 if last is None else last.number + 1
+            was_up = was_up or (last is not None and last.was_up)
+            self._stops[uuid] = _Stop(asyncio.get_running_loop().time(), was_up, number)
         self._view.changed(uuid)
 
     async def remove(self, container: Container) -> None:
@@ -243,8 +310,12 @@ class CoolifyEngine:
         self._forget(container.ref)
 
     async def describe(self, container: Container, text: str) -> None:
-        """Set the application's description."""
-        await self._api.describe(container.ref, text[:_LONGEST_DESCRIPTION])
+        """Set the application's description. If several texts wait, only the newest is sent."""
+        uuid = container.ref
+        self._texts[uuid] = text[:_LONGEST_DESCRIPTION]
+        describing = self._describing.setdefault(uuid, SharedCall(partial(self._describe, uuid)))
+        while uuid in self._texts:
+            await describing()
 
     async def logs(self, container: Container, lines: int) -> list[str]:
         """The last lines of a running container. Coolify has none of an ended one."""
@@ -255,7 +326,10 @@ class CoolifyEngine:
 
     async def close(self) -> None:
         """Close the connections."""
+        for describing in self._describing.values():
+            await describing.close()
         await self._view.close()
+        await self._version.close()
         await self._place.close()
         await self._api.close()
 
@@ -289,8 +363,8 @@ class CoolifyEngine:
 
     def _forget(self, uuid: str) -> None:
         self._view.forget(uuid)
-        self._stopped_at.pop(uuid, None)
-        self._proved_at.pop(uuid, None)
+        for known in (self._stops, self._over_since, self._texts, self._describing):
+            known.pop(uuid, None)
 
     def _check_host(self, host: str) -> None:
         if host not in self._servers:
@@ -310,24 +384,59 @@ class CoolifyEngine:
         return int(number) if marks and not before and number.isdecimal() else None
 
     async def _create(self, spec: ContainerSpec, mark: str) -> str:
-        if not spec.image:
-            raise NoImage(f"{spec.slot_name} has no image: set the image of its platform.")
-        name, tag = split_image(spec.image)
+        fields = await self._fields(spec)
+        if spec.host in await self._view.swarm():
+            raise EngineRefused(
+                f"The server {spec.host} is part of a Docker Swarm, where Coolify can't show that a"
+                " container has stopped: use one that is not."
+            )
         destination = self._servers[spec.host]
+        version = await self._version.get()
         return await self._api.create_application(
             {
                 **await self._place.get(),
                 "server_uuid": spec.host,
                 **({"destination_uuid": destination} if destination else {}),
-                "docker_registry_image_name": name,
-                "docker_registry_image_tag": tag,
                 "name": spec.slot_name,
                 "description": mark[:_LONGEST_DESCRIPTION],
-                "ports_exposes": "80",
+                **({} if version >= _NO_PORTS_SINCE else {"ports_exposes": "80"}),
                 "instant_deploy": False,
-                **_limits(self._options.get(spec.platform, DockerOptions())),
+                **fields,
             }
         )
+
+    async def _adapt(self, spec: ContainerSpec, uuid: str) -> str:
+        """Let an application be as a spec says, from its next start on."""
+        if not await self._api.change_application(uuid, await self._fields(spec)):
+            raise ContainerMissing(f"The application {uuid} is gone.")
+        return uuid
+
+    async def _fields(self, spec: ContainerSpec) -> dict[str, object]:
+        """What an application is made of and can be changed: those fields that this Coolify has."""
+        if not spec.image:
+            raise NoImage(f"{spec.slot_name} has no image: set the image of its platform.")
+        name, tag = split_image(spec.image)
+        version = await self._version.get()
+        fields: dict[str, object] = {
+            "docker_registry_image_name": name,
+            "docker_registry_image_tag": tag,
+            **_limits(self._options.get(spec.platform, DockerOptions())),
+        }
+        if version >= _KEEPS_IMAGES_SINCE:
+            # Its clean-up takes every image for one of this name whose reference begins like that.
+            alike = {image for image in {*self._images, spec.image} if image.startswith(name)}
+            fields["docker_images_to_keep"] = len(alike) + _KEPT_BESIDE_OURS
+        if version >= _GRACE_SINCE and self._grace is not None:
+            fields["stop_grace_period"] = self._grace
+        if version >= _TAGS_SINCE:
+            fields["tags"] = ["botpool"]
+        if version >= _NAMES_SINCE:
+            # No two of its containers run at once, and the clean-up knows the image of one.
+            fields["is_consistent_container_name_enabled"] = True
+        return fields
+
+    async def _read_version(self) -> Version:
+        return version_number(await self._api.version())
 
     async def _read_place(self) -> dict[str, object]:
         """Where applications are created. Without a public domain, if this Coolify can do that."""
@@ -339,32 +448,144 @@ class CoolifyEngine:
         }
         if uuids and uuids[0]:
             place["environment_uuid"] = uuids[0]
-        if version_number(await self._api.version()) >= _NO_DOMAIN_SINCE:
+        if await self._version.get() >= _NO_DOMAIN_SINCE:
             place["autogenerate_domain"] = False
         return place
 
+    async def _describe(self, uuid: str) -> None:
+        """Send the newest description of an application, once the budget lets it through."""
+        sent: list[str] = []
+
+        def text() -> str:
+            sent.append(self._texts.get(uuid, ""))
+            return sent[-1]
+
+        await self._api.describe(uuid, text)
+        if self._texts.get(uuid) == sent[-1]:
+            del self._texts[uuid]
+
     async def _deployment_under_way(self, uuid: str) -> str | None:
-        newest = await self._api.deployments_of(uuid, _NEWEST, Urgency.CHANGE) or ()
-        active = [deployment.deployment_uuid for deployment in newest if deployment.active]
-        return active[0] if active else None
+        newest = await self._view.newest_of(uuid) or ()
+        return next((one.deployment_uuid for one in newest if one.active), None)
 
     async def _running(self, uuid: str) -> str | None:
         """`running` if a container runs now, whatever the statuses say."""
         return None if await self._api.logs(uuid, 1) is None else "running"
 
-    async def _proved(self, uuid: str, seen: Observation) -> Observation:
-        """What was seen, unless the status says stopped and that is not true."""
+    async def _was_up(self, uuid: str) -> bool:
+        """Whether a list shows that the application is up. A stop doesn't depend on it."""
+        try:
+            return await self._view.was_up(uuid)
+        except EngineUnavailable:
+            return False
+
+    async def _keeps_deploying(self, uuid: str) -> bool:
+        """Cancel queued deployments, and return whether one is under way, as far as is known."""
+        under_way = False
+        try:
+            active = await self._view.deployments_of(uuid, recent=False)
+        except EngineUnavailable:
+            active = ()
+        for deployment in active:
+            if deployment.queued:
+                await self._api.cancel(deployment.deployment_uuid)
+            else:
+                under_way = True
+        self._view.changed(uuid)
+        return under_way
+
+    async def _watch(self, container: Container, deployment: str) -> Observation:
+        """The state of a deployment, and of what it started."""
+        uuid = container.ref
+        found = await self._view.deployment(uuid, deployment)
+        if found is None:
+            # It is over, or was never made. Mostly the bot is heard next, and nobody has to ask.
+            if self._over_for(uuid, deployment) < _WORD_SECONDS:
+                detail = f"deployment {deployment} is not under way any more"
+                return Observation(
+                    state=ContainerState.STARTING, detail=detail, deployment=deployment
+                )
+            found = await self._api.deployment(deployment)
+        if found is not None and found.status != "finished":
+            state = ContainerState.STARTING if found.active else ContainerState.FAILED
+            detail = f"deployment {deployment} is {found.status}"
+            return Observation(state=state, detail=detail, deployment=deployment)
+        application = await self._view.application(uuid)
+        if application is None:
+            self._forget(uuid)
+            return Observation(state=ContainerState.MISSING)
+        await self._view.check(container.host)
+        if application.state in EXITED and await self._running(uuid):
+            return Observation(state=ContainerState.RUNNING, detail="finished and running")
+        if application.state in EXITED and found is None:
+            detail = f"Coolify never made the deployment {deployment}: its queue was full"
+            return Observation(state=ContainerState.CREATED, detail=detail)
+        seen = _observation(application)
+        # One that Docker keeps restarting has ended by itself since.
+        restarting = application.state == "restarting"
+        return replace(seen, state=ContainerState.EXITED) if restarting else seen
+
+    def _over_for(self, uuid: str, deployment: str) -> float:
+        """For how many seconds we have known that a deployment is not under way (any more)."""
+        now = asyncio.get_running_loop().time()
+        known, since = self._over_since.setdefault(uuid, (deployment, now))
+        if known != deployment:
+            self._over_since[uuid] = deployment, now
+            return 0.0
+        return now - since
+
+    async def _proved(self, application: Application, stop: _Stop) -> Observation:
+        """What the lists prove since our stop. The head of this module says why."""
+        uuid = application.uuid
+        for deployment in await self._view.deployments_of(uuid):
+            self._stops.pop(uuid, None)
+            return _under_way(deployment)
+        seen = _observation(application)
+        exited = application.state in EXITED
+        if await self._version.get() >= _WRITES_EXITED_SINCE and (stop.was_up or not exited):
+            return seen
+        if exited:
+            apart = 0.0
+        elif application.state == "restarting":
+            apart = _RESTARTS_APART_SECONDS
+        else:
+            apart = _SILENCES_APART_SECONDS
+        if await self._silent_for(uuid, stop, apart):
+            detail = f"status {seen.detail}, and nothing runs"
+            return Observation(state=ContainerState.EXITED, detail=detail)
+        detail = f"status {seen.detail}, and not known to have stopped"
+        return Observation(state=ContainerState.RUNNING, detail=detail)
+
+    async def _silent_for(self, uuid: str, stop: _Stop, seconds: float) -> bool:
+        """Whether Coolify has found no running container, twice if `seconds` is not 0.
+
+        One that still runs is asked for less and less often.
+        """
+        now = asyncio.get_running_loop().time()
+        if now < stop.ask_at:
+            return False
+        if await self._running(uuid):
+            stop.silent_since = None
+            stop.ask_at = now + max(_SILENCES_APART_SECONDS, (now - stop.at) / 2)
+            return False
+        if stop.silent_since is None:
+            stop.silent_since = now
+        stop.ask_at = stop.silent_since + seconds
+        return now >= stop.ask_at
+
+    async def _examined(self, uuid: str, seen: Observation) -> Observation:
+        """What was seen, unless the status says stopped and that is not true.
+
+        We have not stopped it, so the lists prove nothing: it is asked for by itself.
+        """
         if seen.state is not ContainerState.EXITED:
             return seen
-        newest = await self._api.deployments_of(uuid, _NEWEST)
+        newest = await self._view.newest_of(uuid)
         if newest is None:
             raise EngineUnavailable(f"Coolify doesn't list the deployments of {uuid}.")
         for deployment in newest:
             if deployment.active:
-                self._stopped_at.pop(uuid, None)
-                ref = deployment.deployment_uuid
-                detail = f"deployment {ref} is {deployment.status}"
-                return Observation(state=ContainerState.STARTING, detail=detail, deployment=ref)
+                return _under_way(deployment)
         if not newest:
             return Observation(state=ContainerState.CREATED, detail=seen.detail)
         if await self._running(uuid):
@@ -372,6 +593,12 @@ class CoolifyEngine:
                 state=ContainerState.RUNNING, detail=f"status {seen.detail}, but still running"
             )
         return seen
+
+
+def _under_way(deployment: Deployment) -> Observation:
+    ref = deployment.deployment_uuid
+    detail = f"deployment {ref} is {deployment.status}"
+    return Observation(state=ContainerState.STARTING, detail=detail, deployment=ref)
 
 
 def _limits(options: DockerOptions) -> dict[str, object]:

@@ -14,6 +14,8 @@ from botpool.errors import SettingsInvalid
 from botpool.states import Platform
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from botpool.settings import Settings
 
 _TAKEN = frozenset({"cpus", "memory", "shm_size"})
@@ -24,9 +26,11 @@ _BREAKS = re.compile(r"['\x00-\x1f\x7f]")
 
 
 def coolify_api(
-    settings: Settings, transport: httpx.AsyncBaseTransport | None = None
+    settings: Settings,
+    transport: httpx.AsyncBaseTransport | None = None,
+    workers: Callable[[], int] = lambda: 1,
 ) -> CoolifyApi:
-    """The API that the settings name. Raises `SettingsInvalid`."""
+    """The API that the settings name, which `workers` replicas use. Raises `SettingsInvalid`."""
     url, token = settings.coolify_api_url, settings.coolify_api_token
     if url is None or token is None:
         raise SettingsInvalid("BOTPOOL_COOLIFY_API_URL and BOTPOOL_COOLIFY_API_TOKEN must be set.")
@@ -38,7 +42,7 @@ def coolify_api(
     return CoolifyApi(
         url,
         secret,
-        Budget(settings.coolify_requests_per_minute),
+        Budget(settings.coolify_requests_per_minute, replicas=workers),
         transport=transport,
     )
 
@@ -79,19 +83,24 @@ def container_mistakes(settings: Settings) -> list[str]:
 
 
 def coolify_engine(
-    settings: Settings, installation: str, transport: httpx.AsyncBaseTransport | None = None
+    settings: Settings,
+    installation: str,
+    transport: httpx.AsyncBaseTransport | None = None,
+    workers: Callable[[], int] = lambda: 1,
 ) -> CoolifyEngine:
     """The engine that the settings describe. Raises `SettingsInvalid`."""
     if settings.coolify_project_uuid is None:
         raise SettingsInvalid("BOTPOOL_COOLIFY_PROJECT_UUID must be set.")
     servers = coolify_servers(settings)
     return CoolifyEngine(
-        coolify_api(settings, transport),
+        coolify_api(settings, transport, workers),
         servers,
         project=settings.coolify_project_uuid,
         environment=settings.coolify_environment_name,
         installation=installation,
         options=settings.docker_options,
+        images=[image for image in map(settings.image, Platform) if image],
+        stop_grace_seconds=settings.stop_grace_ms / 1000,
         bot_data=settings.coolify_bot_data,
     )
 

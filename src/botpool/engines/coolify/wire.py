@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from packaging.version import InvalidVersion, Version
 from pydantic import BaseModel, ConfigDict
 
@@ -25,6 +27,8 @@ class ServerSettings(_Wire):
     force_docker_cleanup: bool | None = None
     docker_cleanup_threshold: int | None = None
     disable_application_image_retention: bool | None = None
+    is_swarm_manager: bool | None = None
+    is_swarm_worker: bool | None = None
 
 
 class Server(_Wire):
@@ -42,6 +46,12 @@ class Server(_Wire):
         inner = self.settings or ServerSettings()
         said = (self.is_reachable, self.is_usable, inner.is_reachable, inner.is_usable)
         return all(word is not False for word in said)
+
+    @property
+    def swarm(self) -> bool:
+        """Whether it is part of a Docker Swarm."""
+        inner = self.settings or ServerSettings()
+        return bool(inner.is_swarm_manager or inner.is_swarm_worker)
 
 
 class _ServerName(_Wire):
@@ -92,6 +102,13 @@ class Deployment(_Wire):
 
     deployment_uuid: str
     status: str
+    deployment_url: str | None = None
+
+    @property
+    def application(self) -> str | None:
+        """The uuid of its application, which stands in its address only."""
+        found = re.search(r"/application/([^/]+)/", self.deployment_url or "")
+        return found[1] if found else None
 
     @property
     def queued(self) -> bool:

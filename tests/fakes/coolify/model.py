@@ -312,8 +312,7 @@ class Model:
 
     def _write(self, application: Application, status: str) -> None:
         """Let Coolify say this from now on, whatever it has seen."""
-        said = [entry for entry in application.history if entry[0] <= self.now]
-        application.history[:] = [*said, (self.now, status)]
+        application.history.append((self.now, status))
 
     def _give_up(self, application: Application) -> None:
         """Stop what was restarted too often."""

@@ -18,7 +18,7 @@ THREE = ("x/bot:1", "x/bot:2", "x/bot:3")
         (THREE, {"docker_images_to_keep": 3}, {*THREE}),
         (THREE, {"docker_images_to_keep": 0}, set()),
         (("x/bot:1", "x/bot-teams:1", "x/bot-zoom:1"), {}, {"x/bot-teams:1", "x/bot-zoom:1"}),
-        (("x/bot:1", "x/other:1", "x/bot/more:1"), {}, {"x/bot:1", "x/other:1", "x/bot/more:1"}),
+        (("x/bot:1", "x/bot:2", "x/bot/more:1"), {}, {"x/bot:1", "x/bot:2", "x/bot/more:1"}),
         (("x/bot:1", "x/bot:pr-2"), {}, {"x/bot:1"}),
         (("x/bot:1", "x/bot:2-build"), {}, {"x/bot:1"}),
         (("x/bot:1", "x/bot:1-build"), {}, {"x/bot:1", "x/bot:1-build"}),

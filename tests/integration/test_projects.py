@@ -25,6 +25,7 @@ from botpool.models.projects import DEFAULT_PROJECT, ProjectLimits, ProjectNumbe
 from botpool.pool import Pool
 from botpool.settings import Settings
 from botpool.store import connect
+from botpool.store.queries import named_queries
 from botpool.store.store import Store
 from tests.support.scene import new_bot
 
@@ -181,11 +182,13 @@ async def test_a_bot_may_not_ask_to_stay_longer_than_its_project_lets_it(
     scene: Scene, projects: Projects
 ) -> None:
     project = await limited(projects, max_duration_ms=60_000)
-    asked = [{"project_id": project, "max_duration_ms": ms} for ms in (None, 59_999, 60_001)]
-    row = await scene.database.fetch_one("SELECT * FROM admit_bots($1::jsonb)", asked)
-    assert row is not None
-    assert [bot["max_duration_ms"] for bot in row["admitted"]] == [60_000, 59_999]
-    assert [ruling["refused_by"] for ruling in row["rulings"]] == [None, None, "max_duration_ms"]
+    for asked, given in ((None, 60_000), (59_999, 59_999)):
+        bot = (await scene.create(project_id=project, max_duration_ms=asked)).bot
+        assert bot.max_duration_ms == given
+        assert await scene.store.bots.get(bot.id) == bot
+    with pytest.raises(DurationTooLong, match="stay for at most 60000 ms") as raised:
+        await scene.create(project_id=project, max_duration_ms=60_001)
+    assert raised.value.field == "max_duration_ms"
 
 
 async def test_limits_can_be_changed_and_lifted(scene: Scene, projects: Projects) -> None:
@@ -277,5 +280,16 @@ async def test_a_bot_created_while_its_project_is_deleted_finds_none(
         await creating
 
 
-def test_a_stay_that_is_too_long_is_an_invalid_request() -> None:
-    assert issubclass(DurationTooLong, InvalidRequest)
+async def test_a_project_is_not_deleted_under_a_bot_that_is_being_created(
+    scene: Scene, projects: Projects
+) -> None:
+    project, _ = await projects.create("a")
+    bot = new_bot(project_id=project.id, correlation_id="c")
+    async with scene.database.transaction() as connection:
+        await connection.fetch(named_queries("bots")["create"], bot.platform, [bot], True)
+        deleting = asyncio.create_task(projects.delete(project.id))
+        await scene.until_blocked(deleting)
+    with pytest.raises(ProjectInUse):
+        await deleting
+    (found,) = await scene.store.bots.page(BotPage(project_id=project.id))
+    assert found.ended_at is None

@@ -6,13 +6,11 @@ import subprocess
 import sys
 import venv
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import pytest
 
 import botpool
 from tests.support.server import BOTS, ENDED, MEET, served
-
-if TYPE_CHECKING:
-    import pytest
 
 SDK = Path(__file__).parents[2] / "bot-sdk"
 
@@ -40,29 +38,30 @@ def run(*command: str | Path, folder: Path) -> str:
     return done.stdout
 
 
-def environment_with_the_wheel(folder: Path) -> Path:
-    """The Python of an environment that has the SDK, and nothing else."""
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Python of an environment that has the SDK, and nothing else, not even pip."""
+    folder = tmp_path_factory.mktemp("wheel")
     run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder, folder=SDK)
     (wheel,) = folder.glob("botpool_bot-*.whl")
     assert wheel.name == f"botpool_bot-{botpool.__version__}-py3-none-any.whl"
-    venv.create(folder / "venv", with_pip=True)
+    venv.create(folder / "venv")
     python = folder / "venv" / "bin" / "python"
-    run(python, "-m", "pip", "install", "--quiet", "--no-index", wheel, folder=folder)
+    pip = (sys.executable, "-m", "pip", "--python", python, "--disable-pip-version-check")
+    run(*pip, "install", "--quiet", "--no-index", wheel, folder=folder)
+    found = run(*pip, "list", "--format", "freeze", folder=folder)
+    assert found.split() == [f"botpool-bot=={botpool.__version__}"]
     return python
 
 
-async def test_a_bot_runs_with_the_wheel_alone(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
+async def test_a_bot_runs_with_the_wheel_alone(python: Path, tmp_path: Path) -> None:
     """It reports events and log lines, and is told to leave long before its next heartbeat."""
-    folder = tmp_path_factory.mktemp("wheel")
-    python = environment_with_the_wheel(folder)
-    found = run(python, "-m", "pip", "list", "--format", "freeze", folder=folder).split()
-    assert {line.partition("==")[0] for line in found} <= {"botpool-bot", "pip", "setuptools"}
-    program = folder / "a bot.py"
+    program = tmp_path / "a bot.py"
     program.write_text(BOT)
+    data = tmp_path / "data"
+    data.mkdir()
     async with served(
-        tmp_path_factory.mktemp("data"),
+        data,
         "--stop-bots",
         process_command=f"{python} '{program}'",
         heartbeat_interval_ms="60000",
@@ -84,7 +83,6 @@ async def test_a_bot_runs_with_the_wheel_alone(
         assert await serve.ends() == 0
 
 
-def test_the_sample_bot_is_in_it(tmp_path: Path) -> None:
-    python = environment_with_the_wheel(tmp_path)
+def test_the_sample_bot_is_in_it(python: Path, tmp_path: Path) -> None:
     said = run(python, "-c", "import botpool.bot.sample as s; print(s.__doc__)", folder=tmp_path)
     assert "The sample bot" in said

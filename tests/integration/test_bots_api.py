@@ -441,6 +441,28 @@ async def test_a_timeline_has_what_happened_and_what_the_bot_told(api: Api) -> N
     assert [line["line"] for line in logs["lines"]] == ["recording"]
 
 
+async def test_logs_come_in_pages_that_are_bounded_by_bytes(api: Api) -> None:
+    bot = (await api.ask()).json()["bot"]
+    slot = await api.slot_of(bot["id"])
+    say = api.pool.assignments.add_log_lines
+    await say(slot.id, slot.lease, [("info", str(n)) for n in range(5)])
+    await say(slot.id, slot.lease, [("info", "x" * 4000)] * 400)
+
+    async def pages(limit: int) -> list[int]:
+        sizes, parameters = [], {"limit": str(limit)}
+        while True:
+            answer = await api.alice.get(f"{BOTS}/{bot['id']}/logs", params=parameters)
+            page = answer.json()
+            sizes.append(len(page["lines"]))
+            if page["nextCursor"] is None:
+                return sizes
+            parameters["cursor"] = page["nextCursor"]
+
+    assert await pages(200) == [200, 200, 5]
+    # 263 lines of 4,000 bytes are more than a mebibyte.
+    assert await pages(5000) == [5 + 263, 137]
+
+
 # Stopping
 
 

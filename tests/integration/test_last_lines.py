@@ -30,7 +30,7 @@ async def speak(works: Works, slot: Slot, line: str) -> None:
 
 
 async def heard(works: Works, bot_id: int) -> tuple[list[str], list[object]]:
-    lines = await works.store.bots.log_lines(bot_id)
+    lines = (await works.store.bots.log_lines(bot_id, 0, 1000, 2**20)).lines
     events = (await works.store.events.of_bot(bot_id, 0, 1000, 2**20)).events
     told = [event.data["event"] for event in events if event.type is EventType.BOT_EVENT]
     return [line.line for line in lines], [event["data"]["line"] for event in told]

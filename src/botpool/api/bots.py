@@ -13,7 +13,7 @@ from botpool.api.dependencies import ThePool, TheSettings, TheStore
 from botpool.api.errors import documented, invalid_fields, problem_of
 from botpool.api.events import MOST_BYTES, Timeline
 from botpool.api.metadata import METADATA_PARAMETER, Metadata, metadata_asked
-from botpool.api.paging import Cursor, Limit, page_of, place_of, whole_number
+from botpool.api.paging import Cursor, Limit, cursor_of, page_of, place_of, whole_number
 from botpool.api.shapes import (
     BotList,
     BotOut,
@@ -74,6 +74,7 @@ _LARGEST_ID = 2**63 - 1
 _IDS = range(_LARGEST_ID + 1)
 _STOPPED = "stop requested"
 
+LogLimit = Annotated[int, Query(ge=1, le=5000, description="The most lines that a page has.")]
 BotId = Annotated[int, Path(alias="botId", description="The bot's id.")]
 
 
@@ -277,18 +278,25 @@ async def get_bot_timeline(
     return Timeline.of(page, for_operator=is_operator(caller))
 
 
-@router.get("/{botId}/logs", responses=documented(BotNotFound))
-async def get_bot_logs(bot_id: BotId, caller: TheCaller, store: TheStore, pool: ThePool) -> Logs:
+@router.get("/{botId}/logs", responses=documented(BotNotFound, InvalidRequest, InvalidCursor))
+async def get_bot_logs(
+    bot_id: BotId,
+    caller: TheCaller,
+    store: TheStore,
+    pool: ThePool,
+    cursor: Cursor = None,
+    limit: LogLimit = 1000,
+) -> Logs:
     """Get the log lines that a bot sent, and the output of its containers, while they run, too."""
     bot = await visible(store, caller, bot_id)
-    if bot.ended_at is None:
+    (after,) = (0,) if cursor is None else place_of(cursor, whole_number)
+    if bot.ended_at is None and cursor is None:
         await pool.container_logs.refresh(bot_id)
+    page = await store.bots.log_lines(bot_id, after, limit, MOST_BYTES)
     return Logs(
-        lines=[
-            LogLineOut(at=line.at, level=line.level, line=line.line)
-            for line in await store.bots.log_lines(bot_id)
-        ],
-        container=await store.bots.container_logs(bot_id),
+        lines=[LogLineOut(at=line.at, level=line.level, line=line.line) for line in page.lines],
+        container=await store.bots.container_logs(bot_id) if cursor is None else [],
+        next_cursor=None if page.last is None else cursor_of((page.last,)),
     )
 
 

@@ -350,10 +350,11 @@ class LogLineOut(Wire):
 
 
 class Logs(Wire):
-    """The log lines that a bot sent, and the output of its containers."""
+    """One page of the log lines that a bot sent, and the output of its containers."""
 
     lines: list[LogLineOut]
-    container: list[str]
+    container: list[str] = Field(description="On the first page.")
+    next_cursor: str | None = None
 
 
 class PoolNumbersOut(Wire):

@@ -10,7 +10,7 @@ from botpool.models.projects import DEFAULT_PROJECT
 from botpool.states import BotStatus, FailureCause, Platform
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
     from datetime import datetime
 
     from botpool.models.json import Json
@@ -144,6 +144,14 @@ class LogLine:
     at: datetime
     level: str
     line: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogPage:
+    """A page of a bot's log. `last` is the place of its last line if there are more."""
+
+    lines: Sequence[LogLine]
+    last: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

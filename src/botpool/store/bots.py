@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from botpool.errors import BotNotFound
 from botpool.models.assignments import Heartbeat
-from botpool.models.bots import LogLine
+from botpool.models.bots import LogLine, LogPage
 from botpool.models.projects import Ruling
 from botpool.states import BotStatus, SlotStatus
 from botpool.store.postgres.database import LONG_SECONDS
@@ -144,9 +144,17 @@ class Bots:
         texts = [line for _, line in lines]
         return await self._queries.found("add_log_lines", slot_id, lease, levels, texts, most)
 
-    async def log_lines(self, bot_id: int) -> list[LogLine]:
-        """The log lines of a bot, in order."""
-        return [LogLine(**row) for row in await self._queries.rows("log_lines", bot_id)]
+    async def log_lines(self, bot_id: int, after: int, most: int, most_bytes: int) -> LogPage:
+        """The log lines of a bot after a place, in order.
+
+        The page has at most `most` lines, and ends with the one that makes `most_bytes` full.
+        """
+        rows = await self._queries.rows("log_lines", bot_id, after, most, most_bytes)
+        more = bool(rows) and rows[0]["found"] > len(rows)
+        return LogPage(
+            lines=[LogLine(at=row["at"], level=row["level"], line=row["line"]) for row in rows],
+            last=rows[-1]["id"] if more else None,
+        )
 
     async def keep_container_logs(
         self,

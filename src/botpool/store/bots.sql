@@ -179,8 +179,20 @@ dropped AS (
 SELECT bot_id FROM holder;
 
 -- name: log_lines
--- What a bot logged, in order.
-SELECT at, level, line FROM bot_logs WHERE bot_id = $1 ORDER BY id;
+-- What a bot logged, in order, after the place $2: at most $3 lines, and none after they have made $4 bytes
+-- full. found: how many there were, up to one beyond $3.
+SELECT id, at, level, line, found
+FROM (
+    SELECT
+        *, count(*) OVER () AS found, row_number() OVER (ORDER BY id) AS n,
+        sum(octet_length(line)) OVER (ORDER BY id ROWS UNBOUNDED PRECEDING) - octet_length(line)
+            AS bytes_before
+    FROM (
+        SELECT * FROM bot_logs WHERE bot_id = $1 AND id > $2 ORDER BY id LIMIT $3::bigint + 1
+    ) line
+) measured
+WHERE n <= $3 AND bytes_before < $4::bigint
+ORDER BY id;
 
 -- name: keep_container_logs
 -- Keep what a container wrote ($4, NULL if that can't be read) while it served a bot: once and for all, until

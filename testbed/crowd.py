@@ -21,11 +21,13 @@ FROM generate_series(1, $2::integer) n
 _ENDED_BOTS = """
 INSERT INTO bots (
     platform, meeting_url, bot_display_name, status, priority, queue_timeout_ms, correlation_id,
-    metadata, config, launch_attempts, slot_name, container_ref, created_at, started_at, ended_at
+    metadata, config, launch_attempts, slot_name, container_ref, created_at, started_at, ended_at,
+    assigned_at, image_at, claimed_at, waiting_room_at, joined_at
 )
 SELECT
     $1, 'https://meet.google.com/abc-defg-hij', 'Notes', 'DONE', 100, 300000, n::text,
-    '{}', '{}', 1, slot_name($1, n % 100 + 1), $1 || '/' || n % 100 + 1, at, at, at
+    '{}', '{}', 1, slot_name($1, n % 100 + 1), $1 || '/' || n % 100 + 1, at, at, at,
+    at, at, at, at, at
 FROM generate_series(1, $2::integer) n, LATERAL (
     SELECT now() - ($2 - n) * interval '1 second' AS at
 ) time
@@ -41,7 +43,9 @@ SELECT
     n % 100 + 1, slot_name($1, n % 100 + 1), n, CASE machine WHEN 'bot' THEN n END, 'long ago',
     '{"occupiedMs": 60000}'
 FROM generate_series(1, $2::integer) n, (
-    VALUES ('bot', 'IN_CALL', 'DONE'), ('slot', 'releasing', 'idle')
+    VALUES
+        ('bot', 'JOINING_CALL', 'IN_CALL'), ('bot', 'IN_CALL', 'DONE'),
+        ('slot', 'releasing', 'idle')
 ) step (machine, from_status, to_status)
 """
 

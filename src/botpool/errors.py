@@ -47,6 +47,7 @@ The first line of a class's docstring is its default message.
         │   └── ReservationLost   another replica has the slot now
         ├── TransitionRefused     the state machine has no such step
         ├── ConstraintViolated    a row would break a constraint
+        ├── SlotHasBot            its bot has to end first
         ├── DuplicateBot          a live bot has this deduplication key
         ├── TooManyBots           the project has as many live bots as it may
         ├── TooManyCreations      the project has created as many bots in a minute as it may
@@ -308,6 +309,20 @@ class ConstraintViolated(Refused):
     def __init__(self, message: str | None = None, constraint: str | None = None) -> None:
         super().__init__(message)
         self.constraint = constraint
+
+
+class SlotHasBot(Refused):
+    """The slot has a bot: stop the bot first, or drain the slot.
+
+    `bot_id` is its id.
+    """
+
+    def __init__(self, slot_name: str, bot_id: int) -> None:
+        super().__init__(
+            f"{slot_name} has bot {bot_id}: stop the bot first, or drain the slot, and it is"
+            " deleted when the bot has ended."
+        )
+        self.bot_id = bot_id
 
 
 class DuplicateBot(Refused):

@@ -151,6 +151,12 @@ class Settings(BaseSettings):
         default=True,
         description="Whether images are brought to every host before a bot asks for them.",
     )
+    slot_hour_price: float | None = Field(
+        default=None,
+        ge=0,
+        allow_inf_nan=False,
+        description="What a slot costs an hour, in any currency. With it, insights tell costs.",
+    )
     default_queue_timeout_ms: Milliseconds = Field(
         default=300_000,
         description="How long a bot waits for a slot, unless its request says otherwise.",

@@ -80,6 +80,24 @@ async def test_fifty_bots_at_once_on_an_empty_pool_of_twenty_all_end(folder: Pat
         assert await botpool.ends() == 0
 
 
+async def test_a_worker_does_at_the_engine_what_an_operator_asks_for(folder: Path) -> None:
+    async with served(folder) as botpool:
+        (bot,) = await botpool.ask(stayMs=60_000)
+        await botpool.until("IN_CALL")
+        slot = (await botpool.client.get(f"{BOTS}/{bot['bot']['id']}")).json()["slot"]
+        path = f"/api/v1/slots/{slot['id']}"
+        assert (await botpool.client.post(f"{path}/compare")).status_code == 202
+        while (found := (await botpool.client.get(path)).json())["comparedAt"] is None:
+            pass
+        assert found["comparedState"] == "running"
+        await botpool.client.post(f"{BOTS}/{bot['bot']['id']}/stop")
+        await botpool.until("DONE")
+        assert (await botpool.client.delete(path)).status_code == 202
+        while (await botpool.client.get(path)).status_code != 404:
+            pass
+        assert await botpool.ends() == 0
+
+
 async def test_two_share_a_database_and_the_kill_of_one_loses_no_bot(folder: Path) -> None:
     folder.chmod(0o755)
     async with AsyncExitStack() as stack:

@@ -516,6 +516,9 @@ async def test_an_operator_sees_pools_slots_and_the_queue(api: Api) -> None:
         "releasing": 0,
         "error": 0,
         "queued": 1,
+        "pausedAt": None,
+        "pausedBy": None,
+        "pauseReason": None,
     }
     slots = (await api.admin.get("/api/v1/slots")).json()["slots"]
     assert [slot["assignedBotId"] for slot in slots] == [bot["id"] for bot in bots[:3]]

@@ -109,6 +109,8 @@ CALLS: dict[str, Callable[[Pool, ModelSlot], Coroutine[Any, Any, object]]] = {
     ),
     "stop": lambda pool, slot: pool.assignments.stop_bot(slot.bot or FIRST_BOT),
     "expire": lambda pool, _: pool.queue.expire(),
+    "pause": lambda pool, slot: pool.queue.pause(slot.platform, by="a test"),
+    "resume": lambda pool, slot: pool.queue.resume(slot.platform, by="a test"),
     "container": lambda pool, slot: pool.slots.record_container(
         slot.id, slot.lease, f"{slot.id}/{slot.lease}", host=None, attempt=1
     ),
@@ -168,6 +170,7 @@ class Model:
     slots: dict[int, ModelSlot] = field(default_factory=dict)
     queue: list[Entry] = field(default_factory=list)
     entries: int = 0
+    paused: set[Platform] = field(default_factory=set)
 
     def of(self, platform: Platform) -> list[ModelSlot]:
         return [slot for slot in self.slots.values() if slot.platform is platform]
@@ -183,7 +186,9 @@ class Model:
         return [entry.bot for entry in entries].index(bot) + 1
 
     def free_slot(self, platform: Platform) -> ModelSlot | int | None:
-        """The idle slot least recently used, or the number of a new one."""
+        """The idle slot least recently used, or the number of a new one; none in a pause."""
+        if platform in self.paused:
+            return None
         idle = [slot for slot in self.of(platform) if slot.status is SlotStatus.IDLE]
         if idle:
             return min(idle, key=lambda slot: (slot.last_used_at, slot.id))
@@ -241,7 +246,8 @@ class PoolMachine(RuleBasedStateMachine):
         self.run(
             self.database.execute(
                 "TRUNCATE bots, transitions, queue_counts, queue_changes RESTART IDENTITY CASCADE;"
-                f" ALTER SEQUENCE bots_id_seq RESTART {FIRST_BOT}; UPDATE pools SET size = 0"
+                f" ALTER SEQUENCE bots_id_seq RESTART {FIRST_BOT}; UPDATE pools SET size = 0,"
+                " paused_at = NULL, paused_by = NULL, pause_reason = NULL"
             )
         )
         self.run(self.store.installation.set_virtual_time(START))
@@ -380,6 +386,17 @@ class PoolMachine(RuleBasedStateMachine):
         elif bot.status in BOT_HOLDS_SLOT:
             bot.status = BotStatus.LEAVING
 
+    @rule(choice=choices, platform=platforms)
+    def pause(self, choice: int, platform: Platform) -> None:
+        self.run(self.pool(choice).queue.pause(platform, by="a test"))
+        self.model.paused.add(platform)
+
+    @rule(choice=choices, platform=platforms)
+    def resume(self, choice: int, platform: Platform) -> None:
+        self.run(self.pool(choice).queue.resume(platform, by="a test"))
+        self.model.paused.discard(platform)
+        self.model.serve(platform, self.new_slot_ids())
+
     @rule(choice=choices, write=st.sampled_from(sorted(WRITES)))
     def act_under_an_old_lease(self, choice: int, write: str) -> None:
         if slot := self.pick(choice, *SlotStatus):
@@ -443,6 +460,8 @@ class PoolMachine(RuleBasedStateMachine):
     def take_over(self) -> None:
         """Let the model be what the database says: which of several right ways it went."""
         slots, bots, entries = self.run(self.read())
+        numbers = self.run(self.store.pools.numbers())
+        self.model.paused = {pool.platform for pool in numbers if pool.paused_at is not None}
         self.model.slots = {
             s["id"]: ModelSlot(
                 s["id"],

@@ -6,7 +6,7 @@ and whatever its function runs inside; then PostgreSQL's own counters tell how i
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -141,8 +141,10 @@ HOT: dict[str, tuple[Any, ...]] = {
     "queue.expire": (100,),
     "queue.place": ("waiting",),
     "queue.page": (ZOOM, 100, "waiting", ZOOM, 51),
-    "pools.is_full": (ZOOM,),
+    "pools.standing": ([ZOOM],),
     "transitions.timeline": ("bot",),
+    "launches.of_bot": ("bot", 100),
+    "slots.asked_comparisons": (["process/a"],),
     "events.of_bot": ("bot", 0, 200, 2**20),
     "events.of_slot": ("slot", 2**62, 200, 2**20),
     "events.read": (0, 0, 500),
@@ -185,6 +187,7 @@ QUIET = {
     *(
         "bots.wanted_container_logs",
         "bots.leaving",
+        "slots.asked_comparisons",
         "pulls.take_ahead",
         "pulls.urgent",
         "pulls.settle",
@@ -343,3 +346,30 @@ async def test_a_list_by_metadata_meeting_or_time_reads_little_beyond_what_it_sh
             assert (len(rows), after - before <= most) == (found, True), (wanted, after - before)
     finally:
         await transaction.__aexit__(KeyError, KeyError(), None)
+
+
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [
+        ("insights.launches", 2 * 3600),
+        ("insights.outcomes", 3600),
+        ("insights.waits", 3600),
+        # Bots that were created up to a day before may still be there.
+        ("insights.load", 25 * 3600),
+        ("insights.used", 25 * 3600),
+    ],
+)
+async def test_insights_of_an_hour_read_the_bots_of_that_hour(
+    crowded: Database, name: str, most: int
+) -> None:
+    fetched = (
+        "SELECT coalesce(sum(idx_tup_fetch + seq_tup_read), 0)::integer FROM"
+        " pg_stat_xact_user_tables WHERE relname IN ('bots', 'transitions')"
+    )
+    until = datetime.now(UTC) - timedelta(hours=2)
+    steps = {"launches": (60, 1), "waits": (60,), "load": (60,)}.get(name.split(".")[1], ())
+    async with crowded.transaction() as connection:
+        before = await connection.fetchval(fetched)
+        await connection.fetch(sql(name), until - timedelta(hours=1), until, None, None, *steps)
+        after = await connection.fetchval(fetched)
+    assert after - before <= most * 1.1

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from botpool.models.bots import Bot
+from botpool.models.pools import PoolStanding
 from botpool.models.pulls import ImagePull
 from botpool.models.slots import Slot, WaitsFor
 from botpool.models.waiting import Surroundings, Wait, bot_waits_for, slot_waits_for
@@ -64,14 +65,18 @@ PULL = ImagePull(
     slot_id=None,
     lease=None,
 )
-AROUND = Surroundings(workers=1, full={Platform.ZOOM}, pulls={PULL.key: PULL})
+AROUND = Surroundings(
+    workers=1, pools={Platform.ZOOM: PoolStanding(full=True)}, pulls={PULL.key: PULL}
+)
+PAUSED = {Platform.ZOOM: PoolStanding(full=True, paused_at=NOW, pause_reason="a bad image")}
 
 
 @pytest.mark.parametrize(
     ("bot", "slot", "around", "what"),
     [
         ({"status": BotStatus.QUEUED}, None, {}, Wait.SLOT),
-        ({"status": BotStatus.QUEUED}, None, {"full": ()}, Wait.ROOM),
+        ({"status": BotStatus.QUEUED}, None, {"pools": {}}, Wait.ROOM),
+        ({"status": BotStatus.QUEUED}, None, {"pools": PAUSED, "workers": 0}, Wait.PAUSED),
         ({"status": BotStatus.QUEUED}, None, {"workers": 0}, Wait.WORKER),
         ({}, {}, {"workers": 0}, Wait.WORKER),
         ({}, {"waits_for": WaitsFor.IMAGE}, {}, Wait.IMAGE),

@@ -12,9 +12,13 @@ from botpool import __version__
 from botpool.access.limits import RateLimits, WrongKeys
 from botpool.access.sessions import Sessions
 from botpool.api import (
+    attention,
     bots,
     health,
     home,
+    insights,
+    launches,
+    operations,
     pools,
     projects,
     runtime,
@@ -77,6 +81,10 @@ def create_app(
     app.include_router(runtime.router)
     app.include_router(bots.router)
     app.include_router(pools.router)
+    app.include_router(operations.router)
+    app.include_router(launches.router)
+    app.include_router(insights.router)
+    app.include_router(attention.router)
     app.include_router(projects.router)
     app.include_router(keys_router)
     app.include_router(webhooks.router)

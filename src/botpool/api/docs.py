@@ -28,6 +28,7 @@ TAGS = {
     "projects": "Who owns bots, keys and webhooks, and the limits of each.",
     "keys": "Make, list, rotate and revoke API keys.",
     "pool": "Slots, hosts, replicas and the queue, for operators.",
+    "insights": "What happened in a time: launch times, load, failures, waits, costs.",
     "stream": "Events as they happen.",
     "sessions": "Browsers that are signed in, and links that sign one in.",
     "runtime": "What a bot's container calls, with its slot's token.",

@@ -46,6 +46,7 @@ from botpool.errors import (
     QueueTimeoutOutOfBounds,
     SchemaUnfit,
     SessionNotFound,
+    SlotHasBot,
     SlotNotFound,
     StaleLease,
     TooManyBots,
@@ -104,6 +105,7 @@ _KINDS: Mapping[type[BotpoolError], _Kind] = {
     DurationTooLong: _Kind(HTTPStatus.UNPROCESSABLE_ENTITY, "max_duration_out_of_bounds"),
     DuplicateBot: _Kind(HTTPStatus.CONFLICT, "duplicate_bot"),
     BotLive: _Kind(HTTPStatus.CONFLICT, "bot_live"),
+    SlotHasBot: _Kind(HTTPStatus.CONFLICT, "slot_has_bot"),
     IdempotencyMismatch: _Kind(HTTPStatus.UNPROCESSABLE_ENTITY, "idempotency_mismatch"),
     InvalidRequest: _Kind(HTTPStatus.UNPROCESSABLE_ENTITY, "invalid_request"),
     InvalidCursor: _Kind(HTTPStatus.UNPROCESSABLE_ENTITY, "invalid_cursor"),
@@ -216,7 +218,7 @@ def problem_of(error: BotpoolError) -> Problem:
     kind = _kind_of(error)
     inside = kind.status >= HTTPStatus.INTERNAL_SERVER_ERROR
     problem = _problem(kind, str(type(error)() if inside else error))
-    if isinstance(error, DuplicateBot):
+    if isinstance(error, DuplicateBot | SlotHasBot):
         return problem.model_copy(update={"bot_id": error.bot_id})
     if isinstance(error, StaleLease):
         return problem.model_copy(update={"action": "exit"})

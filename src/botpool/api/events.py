@@ -105,7 +105,51 @@ class SlotChange(Wire):
     data: SlotChangeData
 
 
-class Event(RootModel[Annotated[BotChange | BotReport | SlotChange, Field(discriminator="type")]]):
+class PoolChangeData(Wire):
+    """Whether the launches of a platform are paused."""
+
+    platform: Platform
+    status: Literal["open", "paused"]
+    previous_status: Literal["open", "paused"]
+    reason: str
+    details: dict[str, Any] = Field(description="`by`: who asked for it.")
+
+
+class PoolChange(Wire):
+    """The launches of a platform are paused, or go on."""
+
+    id: EventId
+    type: Literal["pool.status_changed"]
+    timestamp: Timestamp
+    data: PoolChangeData
+
+
+class HostNoteData(Wire):
+    """What was done on a host."""
+
+    platform: None = Field(description="Null: a host is of no platform.")
+    status: Literal["healthy", "unhealthy"]
+    previous_status: Literal["healthy", "unhealthy"]
+    reason: str
+    details: dict[str, Any] = Field(description="`engine`, `host`, `image`, `outcome`, `error`.")
+
+
+class HostNote(Wire):
+    """An image that was asked for is on a host, or could not be brought there."""
+
+    id: EventId
+    type: Literal["host.noted"]
+    timestamp: Timestamp
+    data: HostNoteData
+
+
+class Event(
+    RootModel[
+        Annotated[
+            BotChange | BotReport | SlotChange | PoolChange | HostNote, Field(discriminator="type")
+        ]
+    ]
+):
     """Something that happened, told alike in timelines, in the stream and in webhooks."""
 
 

@@ -213,6 +213,13 @@ class SlotOut(Wire):
     recovery_attempts: int
     error_message: str | None = Field(description=_FOR_OPERATORS)
     draining: bool
+    compare_asked_at: datetime | None = Field(description="Set until the engine has answered.")
+    compared_at: datetime | None = Field(description="When the engine was last asked on request.")
+    compared_state: str | None = Field(
+        description="What the engine said: `created`, `starting`, `running`, `exited`, `failed` or"
+        " `missing`; `none` without a container, `unknown` without an answer."
+    )
+    compared_said: str | None = Field(description=_FOR_OPERATORS)
     deployment_status: str | None = Field(description=_FOR_OPERATORS)
     waiting_for: WaitingForOut | None = None
     created_at: datetime
@@ -370,6 +377,9 @@ class PoolNumbersOut(Wire):
     releasing: int
     error: int
     queued: int
+    paused_at: datetime | None = Field(description="Since when no bot is launched; null if not.")
+    paused_by: str | None = Field(description="The name of the key that asked for it.")
+    pause_reason: str | None
 
     @classmethod
     def of(cls, numbers: PoolNumbers) -> Self:
@@ -381,11 +391,12 @@ class ImageOut(Wire):
     """An image on a host: being pulled, there, or not to be had."""
 
     image: str
-    status: Literal["pulling", "present", "failed"]
+    status: Literal["asked", "pulling", "present", "failed"]
     current: int = Field(description="How many bytes are there.")
     total: int = Field(description="How many bytes are known to be needed; it may grow.")
     attempt: int
     error: str | None = Field(description="Why the last attempt failed.")
+    asked_at: datetime | None = Field(description="Set while it is asked for and not answered.")
     started_at: datetime
     finished_at: datetime | None
 
@@ -399,6 +410,7 @@ class ImageOut(Wire):
             total=pull.total_bytes,
             attempt=pull.attempts,
             error=pull.error,
+            asked_at=pull.asked_at,
             started_at=pull.started_at,
             finished_at=pull.finished_at,
         )

@@ -25,7 +25,7 @@ async def surroundings(
     wait_for_image = any(slot.waits_for is WaitsFor.IMAGE for slot in slots)
     return Surroundings(
         workers=(await store.replicas.counts()).worker,
-        full={each for each in {*queued} if await store.pools.is_full(each)},
+        pools=await store.pools.standing(wanted) if (wanted := {*queued}) else {},
         pulls={pull.key: pull for pull in await store.pulls.all()} if wait_for_image else {},
     )
 

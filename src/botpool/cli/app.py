@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from botpool import __version__
+from botpool.cli.demo import demo
 from botpool.cli.doctor import doctor
 from botpool.cli.keys import app as keys_app
 from botpool.cli.projects import app as projects_app
@@ -113,6 +114,7 @@ async def _migrate(settings: Settings) -> list[str]:
 app.command("sign-in", short_help="Print a link that signs a browser in.")(sign_in)
 app.command("status", short_help="Show slots, waiting bots and what runs.")(status)
 app.command("recover", short_help="Find bots and slots that are stuck, and recover them.")(recover)
+app.command("demo", short_help="Show botpool at work, with sample bots.")(demo)
 app.command("doctor", short_help="Check the installation, and say how to fix it.")(doctor)
 
 

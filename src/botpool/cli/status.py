@@ -39,6 +39,8 @@ def status(
         return
     console = Console()
     console.print(_pools(numbers))
+    for pause in filter(None, (row.pause for row in numbers)):
+        typer.echo(pause)
     if replicas:
         console.print()
         console.print(_replicas(replicas))

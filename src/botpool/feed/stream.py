@@ -106,7 +106,7 @@ class Filter:
         event = told.event
         return (
             (self.platform is None or event.data["platform"] == self.platform)
-            and (self.bot_id is None or event.data["botId"] == self.bot_id)
+            and (self.bot_id is None or event.data.get("botId") == self.bot_id)
             and (self.project_id is None or self._is_own(told))
         )
 

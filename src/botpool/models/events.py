@@ -28,10 +28,14 @@ class EventType(StrEnum):
     """A slot has a new status, or none any more."""
     SLOT_NOTED = "slot.noted"
     """Something was noted about a slot. Its status is what it was."""
+    POOL_STATUS_CHANGED = "pool.status_changed"
+    """The launches of a platform are paused, or go on."""
+    HOST_NOTED = "host.noted"
+    """Something that an operator asked for was done on a host, or failed there."""
 
     @property
     def of_bot(self) -> bool:
-        """Whether it tells of a bot, and not of a slot."""
+        """Whether it tells of a bot, and of nothing else."""
         return self.startswith("bot.")
 
 

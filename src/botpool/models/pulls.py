@@ -19,15 +19,16 @@ class PullKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImagePull:
-    """An image on a host: `pulling`, `present` or `failed`.
+    """An image on a host: `asked` for, `pulling`, `present` or `failed`.
 
+    `asked_at` is set as long as somebody who asked for it has no answer.
     On engines whose starts bring the image, `slot_id` and `lease` say which start does.
     """
 
     engine: str
     host: str
     image: str
-    status: Literal["pulling", "present", "failed"]
+    status: Literal["asked", "pulling", "present", "failed"]
     reserved_by: str | None
     reserved_until: datetime | None
     attempts: int
@@ -39,6 +40,8 @@ class ImagePull:
     retry_at: datetime | None
     slot_id: int | None
     lease: int | None
+    asked_at: datetime | None = None
+    asked_by: str | None = None
 
     @property
     def key(self) -> PullKey:

@@ -81,7 +81,8 @@ class Slot:
     unhealthy, so it gets no bot. `failed_launches` counts the launches in a row that failed on its
     container, and `remakes` the containers that it got for that. `spec_digest` is of what its
     container was made with, if that is known. `show_at` is when its status is to be shown in the
-    engine's own interface; `None` if it is.
+    engine's own interface; `None` if it is. `compare_asked_at` is since when somebody wants to know
+    what the engine says of it; `compared_state` and `compared_said` are what it said last.
     """
 
     id: int
@@ -120,6 +121,10 @@ class Slot:
     failing_since: datetime | None
     remakes: int
     show_at: datetime | None
+    compare_asked_at: datetime | None
+    compared_at: datetime | None
+    compared_state: str | None
+    compared_said: str | None
     created_at: datetime
     read_at: datetime
 

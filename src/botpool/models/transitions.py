@@ -1,4 +1,4 @@
-"""Transitions: every recorded change of a slot's or a bot's state."""
+"""Transitions: every recorded change of a slot, a bot, a pool or a host."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transition:
-    """One recorded change of a slot or a bot. If both statuses are the same, it is only a note."""
+    """One recorded change. If both statuses are the same, it is only a note.
+
+    What happens on a host is of no platform.
+    """
 
     id: int
     at: datetime
-    machine: Literal["slot", "bot"]
-    platform: Platform
+    machine: Literal["slot", "bot", "pool", "host"]
+    platform: Platform | None
     from_status: str | None
     to_status: str | None
     slot_id: int | None

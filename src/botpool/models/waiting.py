@@ -11,10 +11,11 @@ from botpool.models.slots import WaitsFor
 from botpool.states import SLOT_NEEDS_WORK, BotStatus, SlotStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Mapping
     from datetime import datetime
 
     from botpool.models.bots import Bot
+    from botpool.models.pools import PoolStanding
     from botpool.models.pulls import ImagePull
     from botpool.models.slots import Slot
     from botpool.states import Platform
@@ -37,6 +38,8 @@ class Wait(StrEnum):
     """The start of the container, or its turn on the host."""
     CLAIM = "claim"
     """The bot's own word: its container runs, and has not claimed yet."""
+    PAUSED = "paused"
+    """The end of a pause: an operator paused the launches of its platform."""
 
     @property
     def sentence(self) -> str:
@@ -52,6 +55,7 @@ _SENTENCES = {
     Wait.ENGINE: "a step of its start failed, and is tried again",
     Wait.START: "its container is being started",
     Wait.CLAIM: "its container runs, and has not claimed its bot yet",
+    Wait.PAUSED: "launches of its platform are paused",
 }
 
 
@@ -73,8 +77,8 @@ class Surroundings:
     """What has to be known of the rest to tell what a bot waits for."""
 
     workers: int
-    full: Collection[Platform] = ()
-    """The platforms whose pools have as many slots as they may have."""
+    pools: Mapping[Platform, PoolStanding] = field(default_factory=dict)
+    """The pools of the platforms that bots wait for."""
     pulls: Mapping[PullKey, ImagePull] = field(default_factory=dict)
 
 
@@ -116,9 +120,17 @@ def slot_waits_for(slot: Slot, around: Surroundings) -> WaitingFor | None:
 
 
 def _for_slot(bot: Bot, around: Surroundings) -> WaitingFor:
+    pool = around.pools.get(bot.platform)
+    if pool is not None and pool.paused_at is not None:
+        why = f": {pool.pause_reason}" if pool.pause_reason else ""
+        return WaitingFor(
+            what=Wait.PAUSED,
+            since=max(bot.created_at, pool.paused_at),
+            detail=f"launches of {bot.platform} are paused{why}",
+        )
     if not around.workers:
         return _for_worker(bot.created_at)
-    if bot.platform in around.full:
+    if pool is not None and pool.full:
         return WaitingFor(what=Wait.SLOT, since=bot.created_at, detail=Wait.SLOT.sentence)
     return WaitingFor(what=Wait.ROOM, since=bot.created_at, detail=Wait.ROOM.sentence)
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from botpool.errors import HostNotFound
+from botpool.errors import HostNotFound, InvalidRequest
+from botpool.states import Platform
+from botpool.store.installation import ASKED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from botpool.models.hosts import Host, HostReport
+    from botpool.models.pulls import PullKey
     from botpool.models.transitions import Transition
     from botpool.pool.publisher import Publisher
     from botpool.settings import Settings
@@ -36,6 +39,25 @@ class Hosts:
         await self._get(engine, host)
         await self._publisher.publish(self._store.hosts.drain(engine, host, drain=drain))
         return await self._get(engine, host)
+
+    async def ask_pull(self, engine: str, host: str, image: str | None, *, by: str) -> Host:
+        """Have an image brought to a host at once, or without one those of all platforms.
+
+        An image that is there is not fetched again. The outcome is told as a note of the host.
+        Raises `HostNotFound`, and `InvalidRequest` if no platform has an image.
+        """
+        found = await self._get(engine, host)
+        of_platforms = {self._settings.image(platform) for platform in Platform}
+        images = sorted(each for each in ({image} if image else of_platforms) if each)
+        if not images:
+            raise InvalidRequest("No platform has an image: say which one to pull.")
+        await self._store.pulls.ask(engine, host, images, by)
+        self._publisher.wake(ASKED)
+        return found
+
+    async def answer_pull(self, key: PullKey) -> list[Transition]:
+        """Tell whoever asked for an image on a host that it is there, or why not."""
+        return await self._publisher.publish(self._store.pulls.answer(key))
 
     async def note_healthy(self, engine: str, host: str, *, answers_only: bool = False) -> None:
         """Let a host on which something failed get work again; waiting bots get its slots.

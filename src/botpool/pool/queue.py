@@ -49,6 +49,17 @@ class Queue:
         """
         return await self._publisher.publish(self._store.queue.assign_waiting(platform))
 
+    async def pause(self, platform: Platform, *, by: str, reason: str | None = None) -> None:
+        """Launch no bot of a platform until it is resumed. Bots that have a slot stay on it.
+
+        Those that wait keep their deadlines. A pool that is paused already stays as it is.
+        """
+        await self._publisher.publish(self._store.pools.pause(platform, by, reason))
+
+    async def resume(self, platform: Platform, *, by: str) -> list[Transition]:
+        """Launch bots of a platform again. Those that wait are served at once, in order."""
+        return await self._publisher.publish(self._store.pools.resume(platform, by))
+
     async def expire(self) -> list[Transition]:
         """End the bots that waited past their deadline: `FATAL`, cause `queue_timeout`."""
         written: list[Transition] = []

@@ -5,8 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from botpool.errors import SlotHasBot
 from botpool.states import SlotStatus
-from botpool.store.installation import WORK
+from botpool.store.installation import ASKED, WORK
 from botpool.tasks.batches import Batcher
 
 if TYPE_CHECKING:
@@ -71,6 +72,34 @@ class Slots:
         """Give a slot no further bot, and delete it once it has none."""
         await self._store.slots.get(slot_id)
         return await self._publisher.publish(self._store.slots.drain(slot_id, reason))
+
+    async def remove(self, slot_id: int, reason: str = "deleted on request") -> list[Transition]:
+        """Delete a slot that has no bot: at once, or once its container is proved stopped.
+
+        Raises `SlotNotFound`, and `SlotHasBot`: then the slot goes on.
+        """
+        await self._store.slots.get(slot_id)
+        written = await self._publisher.publish(self._store.slots.remove(slot_id, reason))
+        left = await self._store.slots.find(slot_id)
+        if left is not None and left.assigned_bot_id is not None:
+            raise SlotHasBot(left.slot_name, left.assigned_bot_id)
+        self._publisher.wake(WORK)
+        return written
+
+    async def ask_comparison(self, slot_id: int) -> None:
+        """Have a slot compared with its engine at once. Its row and its timeline tell the outcome.
+
+        Raises `SlotNotFound`.
+        """
+        await self._store.slots.get(slot_id)
+        await self._store.slots.ask_comparison(slot_id)
+        self._publisher.wake(ASKED)
+
+    async def record_comparison(self, slot_id: int, state: str, said: str) -> list[Transition]:
+        """Record what the engine says of a slot that somebody asked for."""
+        return await self._publisher.publish(
+            self._store.slots.record_comparison(slot_id, state, said)
+        )
 
     async def retry(self, slot_id: int) -> None:
         """Have a slot in `error` repaired at once. A slot in any other status is left as it is."""

@@ -124,6 +124,52 @@ async def _compare_one(
 ) -> None:
     found = by_ref.get(slot.container_ref or "")
     observation = found.observation if found else Observation(state=ContainerState.MISSING)
+    await _set_right(context, reservations, slot, observation, counts)
+
+
+async def compare_slot(context: Context, reservations: Reservations, slot: Slot) -> tuple[str, str]:
+    """Compare one slot with its container, and set right what differs.
+
+    Returns what the engine says of it, in a word and in a sentence. Raises `EngineError`.
+    """
+    container = container_of(slot)
+    if container is None:
+        return "none", "it has no container yet"
+    observation = await context.engine(slot).observe(container)
+    counts = CompareCounts()
+    await _set_right(context, reservations, slot, observation, counts)
+    code = "" if observation.exit_code is None else f" with code {observation.exit_code}"
+    detail = f" ({observation.detail})" if observation.detail else ""
+    said = f"the engine says that its container is {observation.state}{code}{detail}"
+    if counts.crashed:
+        return observation.state, f"{said}; so its bot is not there any more"
+    if counts.created_again:
+        return observation.state, f"{said}; so it got another container"
+    if _as_expected(context, slot, observation.state):
+        return observation.state, f"{said}, as it should be"
+    return observation.state, f"{said}, while the slot is {slot.status}"
+
+
+def _as_expected(context: Context, slot: Slot, state: ContainerState) -> bool:
+    """Whether a container is in a state that fits its slot's status."""
+    match slot.status:
+        case SlotStatus.IDLE:
+            return state in _waiting(context, slot)
+        case SlotStatus.BUSY:
+            return state is ContainerState.RUNNING
+        case SlotStatus.DEPLOYING:
+            return state not in {ContainerState.FAILED, ContainerState.MISSING}
+        case _:
+            return state is not ContainerState.FAILED
+
+
+async def _set_right(
+    context: Context,
+    reservations: Reservations,
+    slot: Slot,
+    observation: Observation,
+    counts: CompareCounts,
+) -> None:
     if slot.status is SlotStatus.BUSY and observation.state in _ENDED:
         counts.crashed += await _crashed(context, slot)
     elif slot.status is SlotStatus.IDLE and observation.state not in _waiting(context, slot):

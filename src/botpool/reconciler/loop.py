@@ -29,6 +29,7 @@ from botpool.errors import (
 )
 from botpool.logs import log_failure
 from botpool.models.replicas import new_replica_name
+from botpool.reconciler.asked import Asked
 from botpool.reconciler.checkpoints import go_on
 from botpool.reconciler.compare import CompareCounts, compare
 from botpool.reconciler.container_logs import LiveLogs
@@ -43,7 +44,7 @@ from botpool.reconciler.reservations import Reservations
 from botpool.reconciler.shown_status import LOOK_SECONDS, ShownStatus
 from botpool.reconciler.telling import bot_in_log, tell_step_error, worded
 from botpool.states import SLOT_NEEDS_WORK, Platform, SlotStatus
-from botpool.store.installation import FEED, LOGS, WORK
+from botpool.store.installation import ASKED, FEED, LOGS, WORK
 from botpool.store.postgres.listening import listening
 from botpool.tasks.backoff import Backoff
 from botpool.tasks.loop import Loop
@@ -67,6 +68,8 @@ _STEP_BACKOFF = Backoff(0.5, 15.0)
 _PRUNE_EVERY_MS = 3_600_000
 _READ_LOGS_SECONDS = 60.0
 """Whoever wants a container's output announces it, so this is only a safety net."""
+_ASKED_SECONDS = 5.0
+"""The same for what operators ask for; but a pull by a start may have to wait for its moment."""
 
 
 class Reconciler:
@@ -105,6 +108,7 @@ class Reconciler:
         self._pulls = Pulls(self._context, self._loop.wake)
         self._shown = ShownStatus(self._context)
         self._live_logs = LiveLogs(self._context)
+        self._asked = Asked(self._context, self.reservations, self._pulls)
         self._drives: set[asyncio.Task[None]] = set()
         self.step_seconds: float | None = None
         """How long one step of a slot may take. By default as long as its engine allows."""
@@ -260,6 +264,7 @@ class Reconciler:
             beside.append(asyncio.create_task(self._read_logs(database)))
             if self._shown.needed:
                 beside.append(asyncio.create_task(self._show(database)))
+            beside.append(asyncio.create_task(self._do_asked(database)))
             try:
                 await self._loop.run()
             finally:
@@ -288,6 +293,27 @@ class Reconciler:
         )
         async with listening(database, FEED, showing.wake):
             await showing.run()
+
+    async def _do_asked(self, database: Database) -> None:
+        """Do what operators ask for, whenever they do."""
+        doing = Loop(
+            self._look_for_asked, poll_seconds=_ASKED_SECONDS, failed="can't do what was asked for"
+        )
+        async with listening(database, ASKED, doing.wake):
+            try:
+                await doing.run()
+            finally:
+                await self._asked.close()
+
+    async def _look_for_asked(self) -> float:
+        await self._asked.look()
+        return _ASKED_SECONDS
+
+    async def do_asked_once(self) -> None:
+        """Do what operators asked for at the engines."""
+        await self._asked.look()
+        await self._asked.finished()
+        await self._pulls.finished()
 
     async def _look_for_logs(self) -> float:
         await self._live_logs.look()

@@ -100,6 +100,47 @@ class Pulls:
             self._begin(pull, slot)
         return context.safety_net
 
+    async def bring_asked(self, pull: ImagePull) -> None:
+        """Bring an image that somebody asked for to its host, or tell that it is there.
+
+        It does not give way to what bots wait for. Raises `EngineError`.
+        """
+        context, key = self._context, pull.key
+        engine = context.engines[pull.engine]
+        if engine.traits.pulls_at_start:
+            await self._bring_asked_by_start(pull)
+            return
+        if pull.status == "present":
+            if await engine.has_image(pull.host, pull.image):
+                await context.pool.hosts.answer_pull(key)
+                return
+            self._known.discard(key)
+            await context.store.pulls.lost(key)
+        taken = await context.store.pulls.take(
+            key, context.replica, context.settings.reservation_ttl_ms
+        )
+        if taken is None or taken.reserved_by != context.replica:
+            return
+        if str(key) not in self._names():
+            context.reached(Checkpoint.PULL_TAKEN)
+            self._begin(taken, None, asked=True)
+
+    async def _bring_asked_by_start(self, pull: ImagePull) -> None:
+        """Let a slot be started without a bot for an image that somebody asked for."""
+        context, settings = self._context, self._context.settings
+        await self.settle(pull.engine, pull.host)
+        if pull.image not in {settings.image(platform) for platform in Platform}:
+            await context.store.pulls.refuse(
+                pull.key,
+                f"{pull.engine} brings an image only by the start of a slot, and no platform has"
+                " this image",
+            )
+        elif pull.status == "asked":
+            await context.pool.hosts.start_ahead(
+                pull.engine, pull.host, settings.recovery_interval_ms
+            )
+        await context.pool.hosts.answer_pull(pull.key)
+
     async def bring_ahead(self, engine: str, host: str) -> None:
         """Bring the next image to a host that no bot has asked for yet, if one is missing there.
 
@@ -134,8 +175,8 @@ class Pulls:
                 self._known.discard(pull.key)
                 await self._context.store.pulls.forget(pull.key)
 
-    def _begin(self, pull: ImagePull, slot: Slot | None) -> None:
-        task = asyncio.create_task(self._pull(pull, slot), name=str(pull.key))
+    def _begin(self, pull: ImagePull, slot: Slot | None, *, asked: bool = False) -> None:
+        task = asyncio.create_task(self._pull(pull, slot, asked=asked), name=str(pull.key))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -183,15 +224,15 @@ class Pulls:
         while self._tasks:
             await asyncio.wait(self._tasks)
 
-    async def _pull(self, pull: ImagePull, slot: Slot | None) -> None:
+    async def _pull(self, pull: ImagePull, slot: Slot | None, *, asked: bool) -> None:
         try:
-            await self._pull_and_record(pull, slot)
+            await self._pull_and_record(pull, slot, asked=asked)
         except BotpoolError as failure:
             # The reservation expires in any case, and another replica takes over.
             log_failure("pull lost", failure, key=pull.key)
 
-    async def _pull_and_record(self, pull: ImagePull, slot: Slot | None) -> None:
-        """Pull for a slot whose bot waits, or ahead of any bot."""
+    async def _pull_and_record(self, pull: ImagePull, slot: Slot | None, *, asked: bool) -> None:
+        """Pull for a slot whose bot waits, for somebody who asked, or ahead of any bot."""
         context, key = self._context, pull.key
         log = _log.bind(engine=pull.engine, host=pull.host, image=pull.image)
         if slot is not None:
@@ -200,7 +241,7 @@ class Pulls:
         error: str | None = None
         retry_in = 0.0
         try:
-            fetched = await self._pull_while_ours(key, ahead=slot is None)
+            fetched = await self._pull_while_ours(key, ahead=slot is None and not asked)
             if fetched or slot is not None:
                 log.info("pull done", fetched=fetched)
         except asyncio.CancelledError:
@@ -311,6 +352,7 @@ class Pulls:
         store, retry_in_ms = self._context.store, retry_in * 1000
         await store.pulls.finish(key, owner, error, retry_in_ms)
         await store.pulls.wake(key, retry_in_ms)
+        await self._context.pool.hosts.answer_pull(key)
         self._wake()
 
 

@@ -53,7 +53,13 @@ bot AS (
     UPDATE bots b
     SET status = CASE WHEN forward THEN said.status ELSE b.status END,
         started_at = CASE WHEN forward THEN coalesce(b.started_at, now) ELSE b.started_at END,
-        last_heartbeat = CASE WHEN heard THEN now ELSE b.last_heartbeat END
+        last_heartbeat = CASE WHEN heard THEN now ELSE b.last_heartbeat END,
+        claimed_at = CASE WHEN heard THEN coalesce(b.claimed_at, now) ELSE b.claimed_at END,
+        waiting_room_at = CASE
+            WHEN forward AND said.status IN ('IN_WAITING_ROOM', 'IN_CALL')
+                THEN coalesce(b.waiting_room_at, now)
+            ELSE b.waiting_room_at
+        END
     FROM holder, said
     WHERE b.id = holder.bot_id AND (forward OR heard)
 )

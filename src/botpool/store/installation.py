@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 WORK, FEED, WEBHOOKS = "botpool_work", "botpool_record", "botpool_webhooks"
 """The channels on which the reconcilers, the feed, and the webhook deliverers are woken."""
+ASKED = "botpool_asked"
+"""The channel on which workers are told that an operator asked for something at an engine."""
 LOGS = "botpool_logs"
 """The channel on which workers are told that somebody wants a container's output."""
 

@@ -60,7 +60,7 @@ WHERE b.ended_at IS NOT NULL
 UNION ALL
 SELECT 'no bot waits beside an idle slot', q.bot_id::text
 FROM bot_pool_queue q
-WHERE timeout_at > (SELECT botpool_now())
+WHERE timeout_at > (SELECT botpool_now()) AND NOT is_paused(q.platform)
     AND EXISTS (
         SELECT FROM bot_pool_slots s
         WHERE s.platform = q.platform AND s.status = 'idle' AND NOT held
@@ -68,7 +68,7 @@ WHERE timeout_at > (SELECT botpool_now())
 UNION ALL
 SELECT 'no bot waits while the pool can grow', q.bot_id::text
 FROM bot_pool_queue q JOIN pools p USING (platform)
-WHERE timeout_at > (SELECT botpool_now())
+WHERE timeout_at > (SELECT botpool_now()) AND paused_at IS NULL
     AND max_size > (SELECT count(*) FROM bot_pool_slots s WHERE s.platform = q.platform)
     AND EXISTS (SELECT FROM open_hosts(p.engine) WHERE room IS NULL OR room > 0)
     AND NOT EXISTS (SELECT FROM open_hosts(p.engine) WHERE probe)
@@ -85,6 +85,7 @@ FROM (
         lag(to_status) OVER (PARTITION BY machine, subject ORDER BY id) AS before
     FROM (
         SELECT *, CASE machine WHEN 'slot' THEN slot_id ELSE bot_id END AS subject FROM transitions
+        WHERE machine IN ('slot', 'bot')
     ) t
 ) step
 WHERE from_status IS DISTINCT FROM before
@@ -99,6 +100,7 @@ LEFT JOIN (
     SELECT DISTINCT ON (machine, subject) machine, subject, to_status
     FROM (
         SELECT *, CASE machine WHEN 'slot' THEN slot_id ELSE bot_id END AS subject FROM transitions
+        WHERE machine IN ('slot', 'bot')
     ) t
     ORDER BY machine, subject, id DESC
 ) last USING (machine, subject)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from botpool.models.pools import PoolNumbers
+from botpool.models.pools import PoolNumbers, PoolStanding
 from botpool.states import Platform
 from botpool.store.queries import Queries
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from botpool.models.transitions import Transition
     from botpool.store.postgres.database import Database
 
@@ -28,9 +30,23 @@ class Pools:
         """
         return await self._queries.transitions("set", platform, max_size, warm, engine, image)
 
-    async def is_full(self, platform: Platform) -> bool:
-        """Whether a pool has as many slots as it may have."""
-        return await self._queries.found("is_full", platform)
+    async def pause(self, platform: Platform, by: str, reason: str | None) -> list[Transition]:
+        """Launch no bot of a platform until it is resumed."""
+        return await self._queries.transitions("pause", platform, by, reason)
+
+    async def resume(self, platform: Platform, by: str) -> list[Transition]:
+        """Launch bots of a platform again. Those that wait are served at once, in order."""
+        return await self._queries.transitions("resume", platform, by)
+
+    async def standing(self, platforms: Iterable[Platform]) -> dict[Platform, PoolStanding]:
+        """What keeps bots of these platforms waiting."""
+        rows = await self._queries.rows("standing", [*platforms])
+        return {
+            Platform(row["platform"]): PoolStanding(
+                full=row["full"], paused_at=row["paused_at"], pause_reason=row["pause_reason"]
+            )
+            for row in rows
+        }
 
     async def numbers(self) -> list[PoolNumbers]:
         """How many slots and waiting bots each platform has."""

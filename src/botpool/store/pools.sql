@@ -2,15 +2,24 @@
 -- Say how far the pool of a platform may grow, how many slots it keeps warm, and what new ones are made of.
 SELECT * FROM set_pool($1, $2, $3, $4, $5);
 
--- name: is_full
--- Whether a pool has its maximum of slots.
-SELECT FROM pools WHERE platform = $1 AND size >= max_size;
+-- name: pause
+-- Launch no bot of a platform ($1) until it is resumed. $2: who said so; $3: why.
+SELECT * FROM pause_pool($1, $2, $3);
+
+-- name: resume
+-- Launch bots of a platform again; those who wait are served at once. $2: who said so.
+SELECT * FROM resume_pool($1, $2);
+
+-- name: standing
+-- For these platforms: whether the pool has its maximum of slots, and since when and why it is paused.
+SELECT platform, size >= max_size AS "full", paused_at, pause_reason FROM pools
+WHERE platform = ANY ($1::text[]);
 
 -- name: numbers
--- For each platform, how many slots it has in each status, how many bots wait, its maximum, and how many
--- slots it keeps warm.
+-- For each platform, how many slots it has in each status, how many bots wait, its maximum, how many slots
+-- it keeps warm, and whether it is paused.
 SELECT
-    p.platform, p.max_size, p.warm,
+    p.platform, p.max_size, p.warm, p.paused_at, p.paused_by, p.pause_reason,
     count(s.id) AS total,
     count(s.id) FILTER (WHERE s.status = 'idle') AS idle,
     count(s.id) FILTER (WHERE s.status = 'deploying') AS deploying,

@@ -8,6 +8,7 @@ from botpool.models.pulls import ImagePull, PullKey
 from botpool.store.queries import Queries
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from datetime import datetime
 
     from botpool.models.slots import Slot
@@ -64,6 +65,27 @@ class Pulls:
     async def give_up(self, key: PullKey, owner: str) -> None:
         """Let go of a pull, as if it had never been reserved."""
         await self._queries.run("give_up", *key, owner)
+
+    async def ask(self, engine: str, host: str, images: Sequence[str], by: str) -> None:
+        """Want images on a host."""
+        await self._queries.run("ask", engine, host, images, by)
+
+    async def asked(self, hosts: Sequence[tuple[str, str]]) -> list[ImagePull]:
+        """The images that somebody wants on these hosts, and that no replica is bringing."""
+        names = [f"{engine}/{host}" for engine, host in hosts]
+        return [ImagePull(**row) for row in await self._queries.rows("asked", names)]
+
+    async def lost(self, key: PullKey) -> None:
+        """Note that an image that somebody asked for is not on its host any more."""
+        await self._queries.run("lost", *key)
+
+    async def refuse(self, key: PullKey, error: str) -> None:
+        """Note that an image that somebody asked for can't be brought to its host."""
+        await self._queries.run("refuse", *key, error)
+
+    async def answer(self, key: PullKey) -> list[Transition]:
+        """Tell whoever asked for an image that it is there, or why not."""
+        return await self._queries.transitions("answer", *key)
 
     async def renew(
         self, key: PullKey, replica: str, ttl_ms: int, current: int, total: int

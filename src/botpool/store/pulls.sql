@@ -29,8 +29,75 @@ WHERE engine = $1 AND host = $2 AND status = 'deploying' AND waits_for = 'image'
 HAVING count(*) > 0 AND count(*) FILTER (WHERE image = $3) = 0;
 
 -- name: give_up
--- Let go of a pull, as if it had never been.
-DELETE FROM image_pulls WHERE engine = $1 AND host = $2 AND image = $3 AND reserved_by = $4;
+-- Let go of a pull, as if it had never been; one that somebody asked for is asked for again.
+WITH back AS (
+    UPDATE image_pulls SET status = 'asked', reserved_by = NULL, reserved_until = NULL
+    WHERE engine = $1 AND host = $2 AND image = $3 AND reserved_by = $4 AND asked_at IS NOT NULL
+)
+DELETE FROM image_pulls
+WHERE engine = $1 AND host = $2 AND image = $3 AND reserved_by = $4 AND asked_at IS NULL;
+
+-- name: ask
+-- Somebody ($4) wants these images ($3) on a host. One that failed is tried again at once; whether one is
+-- still there is looked up.
+INSERT INTO image_pulls (engine, host, image, status, attempts, started_at, asked_at, asked_by)
+SELECT $1, $2, image, 'asked', 0, botpool_now(), botpool_now(), $4 FROM unnest($3::text[]) image
+ON CONFLICT (engine, host, image) DO UPDATE
+SET asked_at = excluded.asked_at, asked_by = excluded.asked_by,
+    status = CASE image_pulls.status WHEN 'failed' THEN 'asked' ELSE image_pulls.status END,
+    finished_at = CASE image_pulls.status WHEN 'failed' THEN NULL ELSE image_pulls.finished_at END,
+    retry_at = NULL;
+
+-- name: asked
+-- The images that somebody wants on these hosts ($1), and that no replica is bringing there.
+SELECT * FROM image_pulls
+WHERE asked_at IS NOT NULL AND engine || '/' || host = ANY ($1::text[])
+    AND (status <> 'pulling' OR reserved_until <= botpool_now())
+ORDER BY asked_at, engine, host, image;
+
+-- name: lost
+-- An image that somebody asked for is not on the host any more, whatever was known.
+UPDATE image_pulls SET status = 'asked', finished_at = NULL
+WHERE engine = $1 AND host = $2 AND image = $3 AND status = 'present' AND asked_at IS NOT NULL;
+
+-- name: refuse
+-- An image that somebody asked for can't be brought to the host, and $4 says why.
+UPDATE image_pulls
+SET status = 'failed', error = $4, retry_at = botpool_now(), finished_at = botpool_now()
+WHERE engine = $1 AND host = $2 AND image = $3 AND status = 'asked';
+
+-- name: answer
+-- Tell that an image that somebody asked for is on the host, or why it is not.
+WITH asked AS MATERIALIZED (
+    SELECT * FROM image_pulls
+    WHERE engine = $1 AND host = $2 AND image = $3
+        AND asked_at IS NOT NULL AND status IN ('present', 'failed')
+    FOR UPDATE
+),
+answered AS (
+    UPDATE image_pulls p SET asked_at = NULL, asked_by = NULL
+    FROM asked WHERE (p.engine, p.host, p.image) = (asked.engine, asked.host, asked.image)
+)
+INSERT INTO transitions (at, machine, from_status, to_status, reason, details)
+SELECT
+    botpool_now(), 'host', health, health,
+    CASE asked.status
+        WHEN 'present' THEN image || ' is on ' || host
+        ELSE image || ' could not be brought to ' || host || ': ' || error
+    END,
+    jsonb_build_object(
+        'engine', engine, 'host', host, 'image', image, 'outcome', asked.status, 'error', error,
+        'by', asked_by, 'askedAt', asked_at
+    )
+FROM asked, LATERAL (
+    SELECT CASE
+        WHEN EXISTS (
+            SELECT FROM hosts h
+            WHERE h.engine = asked.engine AND h.host = asked.host AND unhealthy_since IS NOT NULL
+        ) THEN 'unhealthy' ELSE 'healthy'
+    END
+) host_is (health)
+RETURNING *;
 
 -- name: renew
 -- Go on pulling for $5 ms, and note how far it is. No row: another replica has taken it over.

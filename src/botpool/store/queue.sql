@@ -21,7 +21,11 @@ expired AS (
 bot AS (
     UPDATE bots b
     SET status = 'FATAL', ended_at = now, failure_cause = 'queue_timeout',
-        failure_reason = 'no slot became free within ' || queue_timeout_ms || ' ms' || coalesce((
+        failure_reason = CASE
+            WHEN is_paused(b.platform)
+                THEN 'launches of ' || b.platform || ' are paused, for longer than it waits: '
+            ELSE 'no slot became free within '
+        END || queue_timeout_ms || ' ms' || coalesce((
             SELECT '; it was launched before: ' || t.reason FROM transitions t
             WHERE t.bot_id = b.id AND launch_attempts > 0
                 AND t.machine = 'bot' AND t.to_status = 'QUEUED'

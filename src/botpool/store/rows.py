@@ -25,7 +25,8 @@ _NAMES: dict[type, tuple[str, ...]] = {
 
 def _values(model: type, row: asyncpg.Record) -> dict[str, Any]:
     values = {name: row[name] for name in _NAMES[model]}
-    values["platform"] = Platform(values["platform"])
+    platform = values["platform"]
+    values["platform"] = platform and Platform(platform)
     return values
 
 

@@ -108,6 +108,23 @@ class Slots:
         """Give a slot no further bot."""
         return await self._queries.transitions("drain", slot_id, reason)
 
+    async def remove(self, slot_id: int, reason: str) -> list[Transition]:
+        """Delete a slot that has no bot, now or as soon as its container is proved stopped."""
+        return await self._queries.transitions("remove", slot_id, reason)
+
+    async def ask_comparison(self, slot_id: int) -> None:
+        """Want to know what the engine says of a slot."""
+        await self._queries.run("ask_comparison", slot_id)
+
+    async def asked_comparisons(self, hosts: Sequence[tuple[str, str]]) -> list[Slot]:
+        """The slots on these hosts of which somebody wants to know what the engine says."""
+        names = [f"{engine}/{host}" for engine, host in hosts]
+        return await self._queries.slots("asked_comparisons", names)
+
+    async def record_comparison(self, slot_id: int, state: str, said: str) -> list[Transition]:
+        """Record what the engine says of a slot, if somebody still wants to know."""
+        return await self._queries.transitions("record_comparison", slot_id, state, said)
+
     async def retry(self, slot_id: int) -> bool:
         """Have a slot in error repaired at once. Returns whether it was in error."""
         return await self._queries.found("retry", slot_id)

@@ -117,6 +117,40 @@ SELECT * FROM delete_slot($1, $2, $3);
 -- Let a slot get no further bot, and be deleted when it has none.
 SELECT * FROM drain_slot($1, $2);
 
+-- name: remove
+-- Delete a slot that has no bot, now or as soon as its container is proved stopped.
+SELECT * FROM remove_slot($1, $2);
+
+-- name: ask_comparison
+-- Somebody wants to know what the engine says of a slot.
+UPDATE bot_pool_slots SET compare_asked_at = botpool_now() WHERE id = $1 AND compare_asked_at IS NULL;
+
+-- name: asked_comparisons
+-- The slots on these hosts ($1) of which somebody wants to know what the engine says, the longest first.
+SELECT *, botpool_now() AS read_at FROM bot_pool_slots
+WHERE compare_asked_at IS NOT NULL AND engine || '/' || host = ANY ($1::text[])
+ORDER BY compare_asked_at
+LIMIT 100;
+
+-- name: record_comparison
+-- What the engine says of a slot ($2, and $3 in words), if somebody still wants to know.
+WITH slot AS (
+    UPDATE bot_pool_slots
+    SET compare_asked_at = NULL, compared_at = botpool_now(), compared_state = $2, compared_said = $3
+    WHERE id = $1 AND compare_asked_at IS NOT NULL
+    RETURNING *
+)
+INSERT INTO transitions (
+    at, machine, platform, from_status, to_status,
+    slot_id, slot_name, container_ref, lease, bot_id, correlation_id, reason, details
+)
+SELECT
+    s.compared_at, 'slot', s.platform, s.status, s.status,
+    s.id, s.slot_name, s.container_ref, s.lease, b.id, b.correlation_id,
+    'compared on request: ' || $3::text, jsonb_build_object('engineState', $2::text)
+FROM slot s LEFT JOIN bots b ON b.id = s.assigned_bot_id
+RETURNING *;
+
 -- name: retry
 -- Let a slot in error be tried at once, as if it had never been.
 UPDATE bot_pool_slots SET recovery_attempts = 0, due_at = botpool_now(), wakes = wakes + 1
@@ -175,7 +209,8 @@ changed AS (
     FROM slot WHERE s.id = slot.id
 ),
 bot AS (
-    UPDATE bots b SET container_ref = $3 FROM slot WHERE b.id = slot.assigned_bot_id
+    UPDATE bots b SET container_ref = $3, container_at = botpool_now()
+    FROM slot WHERE b.id = slot.assigned_bot_id
 )
 INSERT INTO transitions (
     at, machine, platform, from_status, to_status,

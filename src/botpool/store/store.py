@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from botpool.store.attention import Attention
 from botpool.store.bots import Bots
 from botpool.store.events import Events
 from botpool.store.hosts import Hosts
+from botpool.store.insights import InsightsQueries
 from botpool.store.installation import Installation
 from botpool.store.keys import Keys
+from botpool.store.launches import Launches
 from botpool.store.listening import Listening
 from botpool.store.pools import Pools
 from botpool.store.projects import Projects
@@ -33,11 +36,14 @@ class Store:
     """
 
     def __init__(self, database: Database) -> None:
+        self.attention = Attention(database)
         self.bots = Bots(database)
         self.events = Events(database)
         self.hosts = Hosts(database)
+        self.insights = InsightsQueries(database)
         self.installation = Installation(database)
         self.keys = Keys(database)
+        self.launches = Launches(database)
         self.listening = Listening(database)
         self.pools = Pools(database)
         self.projects = Projects(database)

@@ -57,6 +57,7 @@ _FUNCTIONS = (
     "triggers",
     "transitions",
     "events",
+    "launches",
     "listening",
     "hosts",
     "health",

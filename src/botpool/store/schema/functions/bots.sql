@@ -19,7 +19,9 @@ BEGIN
     END IF;
 
     v_now := botpool_now();
-    IF NOT a_bot_waits(p_platform, CASE WHEN p_grow THEN v_now ELSE '-infinity' END) THEN
+    IF NOT is_paused(p_platform)
+        AND NOT a_bot_waits(p_platform, CASE WHEN p_grow THEN v_now ELSE '-infinity' END)
+    THEN
         IF p_grow THEN
             RETURN QUERY SELECT * FROM make_room(p_platform, jsonb_array_length(p_bots));
         END IF;
@@ -33,6 +35,7 @@ BEGIN
         'slot_name', slot.slot_name,
         'container_ref', slot.container_ref,
         'lease', slot.lease + 1,
+        'assigned_at', CASE WHEN slot.id IS NOT NULL THEN v_now END,
         'created_at', v_now
     )))
     INTO v_bots
@@ -48,7 +51,11 @@ BEGIN
     END IF;
     IF cardinality(v_bots) > cardinality(v_slots) THEN
         RETURN QUERY SELECT * FROM
-            enqueue(v_bots[cardinality(v_slots) + 1 :], NULL, 'every slot is taken', v_now);
+            enqueue(
+                v_bots[cardinality(v_slots) + 1 :], NULL,
+                CASE WHEN is_paused(p_platform) THEN 'launches are paused' ELSE 'every slot is taken' END,
+                v_now
+            );
     END IF;
 END $$;
 

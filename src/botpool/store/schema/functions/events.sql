@@ -13,7 +13,7 @@ CREATE OR REPLACE FUNCTION event(p_id bigint, p_type text, p_at timestamptz, p_d
 $$;
 
 -- A transition as an event. p_bot is its bot, NULL if it has none or if that is deleted. One that leaves the
--- status as it was is a note.
+-- status as it was is a note. What happens to a pool or a host is of no slot and no bot.
 CREATE OR REPLACE FUNCTION transition_event(p_step transitions, p_bot bots) RETURNS jsonb
     LANGUAGE sql STABLE AS $$
     SELECT event(
@@ -27,16 +27,19 @@ CREATE OR REPLACE FUNCTION transition_event(p_step transitions, p_bot bots) RETU
             'status', p_step.to_status,
             'previousStatus', p_step.from_status,
             'reason', p_step.reason,
-            'details', p_step.details,
-            'slotId', p_step.slot_id,
-            'slotName', p_step.slot_name,
-            'containerRef', p_step.container_ref,
-            'lease', p_step.lease,
-            'botId', p_step.bot_id,
-            'correlationId', p_step.correlation_id
-        ) || CASE p_step.machine
-            WHEN 'slot' THEN '{}'
+            'details', p_step.details
+        ) || CASE
+            WHEN p_step.machine IN ('pool', 'host') THEN '{}'
             ELSE jsonb_build_object(
+                'slotId', p_step.slot_id,
+                'slotName', p_step.slot_name,
+                'containerRef', p_step.container_ref,
+                'lease', p_step.lease,
+                'botId', p_step.bot_id,
+                'correlationId', p_step.correlation_id
+            )
+        END || CASE p_step.machine
+            WHEN 'bot' THEN jsonb_build_object(
                 'meetingUrl', p_bot.meeting_url,
                 'botDisplayName', p_bot.bot_display_name,
                 'metadata', coalesce(p_bot.metadata, '{}'),
@@ -44,6 +47,7 @@ CREATE OR REPLACE FUNCTION transition_event(p_step transitions, p_bot bots) RETU
                 'failureCause', CASE WHEN p_step.to_status = p_bot.status THEN p_bot.failure_cause END,
                 'failureReason', CASE WHEN p_step.to_status = p_bot.status THEN p_bot.failure_reason END
             )
+            ELSE '{}'
         END
     )
 $$;

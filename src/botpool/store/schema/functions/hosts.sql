@@ -109,6 +109,10 @@ END $$;
 CREATE OR REPLACE FUNCTION host_lock(p_engine text, p_host text) RETURNS bigint LANGUAGE sql IMMUTABLE
     AS $$ SELECT hashtextextended('botpool/host/' || p_engine || '/' || p_host, 0) $$;
 
+-- A bot whose slot asks for its turn has its image. The caller has locked the slot.
+CREATE OR REPLACE FUNCTION note_image(p_bot_id bigint) RETURNS void LANGUAGE sql
+    AS $$ UPDATE bots SET image_at = botpool_now() WHERE id = p_bot_id AND image_at IS NULL $$;
+
 -- Let a deployment begin on its host, if fewer than p_most are under way there, and none that waits came
 -- before. Returns 0 if it may begin; NULL, and it waits for its turn, if it may not. If its bot has
 -- failed there it first pauses, p_pause ms for each of its launches, for what ails the host may pass:
@@ -121,6 +125,7 @@ DECLARE
     v_paused interval;
     v_pause interval;
     v_admitted boolean;
+    v_changed boolean;
 BEGIN
     SELECT * INTO v_slot FROM bot_pool_slots
     WHERE id = p_slot_id AND lease = p_lease AND status = 'deploying';
@@ -132,6 +137,7 @@ BEGIN
     IF v_paused < v_pause AND v_paused >= interval '0' THEN
         UPDATE bot_pool_slots SET waits_for = 'pause'
         WHERE id = p_slot_id AND lease = p_lease AND status = 'deploying';
+        IF FOUND THEN PERFORM note_image(v_slot.assigned_bot_id); END IF;
         RETURN extract(epoch FROM v_pause - v_paused);
     END IF;
 
@@ -152,7 +158,9 @@ BEGIN
         waits_for = CASE WHEN NOT v_admitted THEN 'turn' END
     WHERE id = p_slot_id AND lease = p_lease AND status = 'deploying'
         AND deployment_started_at IS NULL;
-    RETURN CASE WHEN FOUND AND v_admitted THEN 0 END;
+    v_changed := FOUND;
+    IF v_changed THEN PERFORM note_image(v_slot.assigned_bot_id); END IF;
+    RETURN CASE WHEN v_changed AND v_admitted THEN 0 END;
 END $$;
 
 -- Let deployments that wait for their turn on a host be due, as many as may begin, the oldest first.

@@ -11,7 +11,7 @@ CREATE OR REPLACE FUNCTION missing_images(p_engine text, p_host text, p_again in
     WHERE pool.engine = p_engine AND pool.image IS NOT NULL
         AND (
             p.image IS NULL
-            OR p.status = 'pulling'
+            OR p.status IN ('asked', 'pulling')
             OR (
                 p.status = 'failed'
                 AND p.finished_at + p_again * least(2 ^ least(p.attempts - 1, 6), 60)
@@ -30,7 +30,7 @@ CREATE OR REPLACE FUNCTION missing_images(p_engine text, p_host text, p_again in
             SELECT FROM bot_pool_slots s WHERE s.engine = p_engine AND s.host = p_host
                 AND s.status = 'deploying' AND s.waits_for = 'image'
         )
-    ORDER BY p.attempts NULLS FIRST, pool.platform
+    ORDER BY p.status = 'asked' DESC NULLS LAST, p.attempts NULLS FIRST, pool.platform
 $$;
 
 -- Whether another start may bring an image, where starts do. One engine's API starts containers on all
@@ -77,6 +77,7 @@ BEGIN
         attempts = image_pulls.attempts + 1, slot_id = excluded.slot_id, lease = excluded.lease
     WHERE (image_pulls.status = 'failed' AND image_pulls.retry_at <= botpool_now())
         OR (image_pulls.status = 'pulling' AND image_pulls.reserved_until <= botpool_now())
+        OR image_pulls.status = 'asked'
     RETURNING *;
 END $$;
 
@@ -121,7 +122,7 @@ BEGIN
     INTO v_room, v_here FROM open_hosts(p_engine);
 
     FOR v_pool IN SELECT * FROM missing_images(p_engine, p_host, p_again) LOOP
-        CONTINUE WHEN a_bot_waits(v_pool.platform, botpool_now());
+        CONTINUE WHEN v_pool.paused_at IS NOT NULL OR a_bot_waits(v_pool.platform, botpool_now());
         SELECT * INTO v_slot FROM bot_pool_slots
         WHERE engine = p_engine AND host = p_host AND platform = v_pool.platform
             AND status = 'idle' AND NOT held AND NOT draining

@@ -9,6 +9,9 @@
 -- the queue while a slot becomes idle, neither seeing the other, and wait beside a free slot.
 -- Taking an idle slot needs no lock: where a slot is idle, no bot waits.
 --
+-- While a pool is paused, bots wait beside its idle slots. Pausing and resuming take the lock, exclusive;
+-- whoever would take a slot looks whether the pool is paused as it looks whether a bot waits.
+--
 -- Locks are always taken in this order: host, platform, room, slots by their id, queue entry, bot.
 --
 -- Every function that changes something returns the rows that it wrote to transitions.
@@ -26,6 +29,11 @@ CREATE OR REPLACE FUNCTION a_bot_waits(p_platform text, p_now timestamptz) RETUR
         ORDER BY priority, bot_id
         LIMIT 1
     ) IS NOT NULL
+$$;
+
+-- Whether no bot of this platform is launched for now.
+CREATE OR REPLACE FUNCTION is_paused(p_platform text) RETURNS boolean LANGUAGE sql STABLE AS $$
+    SELECT coalesce((SELECT paused_at IS NOT NULL FROM pools WHERE platform = p_platform), false)
 $$;
 
 -- The bots that wait are counted in blocks of 1,024 ids: a place in the queue is the sum of the blocks up
@@ -145,7 +153,7 @@ DECLARE
     v_bot_id bigint;
     v_bot bots;
 BEGIN
-    WHILE a_bot_waits(p_platform, v_now) LOOP
+    WHILE a_bot_waits(p_platform, v_now) AND NOT is_paused(p_platform) LOOP
         SELECT b.avoid_host INTO v_avoid FROM bots b WHERE b.id = (
             SELECT bot_id FROM bot_pool_queue
             WHERE platform = p_platform AND timeout_at > v_now
@@ -170,7 +178,7 @@ BEGIN
         UPDATE bots
         SET status = 'DEPLOYING', launch_attempts = launch_attempts + 1,
             slot_name = v_slots[1].slot_name, container_ref = v_slots[1].container_ref,
-            lease = v_slots[1].lease + 1
+            lease = v_slots[1].lease + 1, assigned_at = v_now
         WHERE id = v_bot_id
         RETURNING * INTO v_bot;
 
@@ -230,5 +238,50 @@ BEGIN
     VALUES (p_platform, p_max_size, p_warm, p_engine, p_image)
     ON CONFLICT (platform) DO UPDATE
     SET max_size = p_max_size, warm = p_warm, engine = p_engine, image = p_image;
+    RETURN QUERY SELECT * FROM serve_queue(p_platform, true);
+END $$;
+
+-- Launch no bot of a platform until it is resumed: bots that come wait, as do those that wait already, and
+-- those whose launch fails. Bots that have a slot stay on it. A pool that is paused already stays so since
+-- then, and by whom it was.
+CREATE OR REPLACE FUNCTION pause_pool(p_platform text, p_by text, p_reason text)
+    RETURNS SETOF transitions LANGUAGE plpgsql AS $$
+DECLARE
+    v_now timestamptz;
+BEGIN
+    PERFORM pg_advisory_xact_lock(platform_lock(p_platform));
+    v_now := botpool_now();
+    UPDATE pools SET paused_at = v_now, paused_by = p_by, pause_reason = p_reason
+    WHERE platform = p_platform AND paused_at IS NULL;
+    IF NOT FOUND THEN RETURN; END IF;
+    RETURN QUERY
+    INSERT INTO transitions (at, machine, platform, from_status, to_status, reason, details)
+    VALUES (
+        v_now, 'pool', p_platform, 'open', 'paused', coalesce(p_reason, 'paused'),
+        jsonb_build_object('by', p_by)
+    )
+    RETURNING *;
+END $$;
+
+-- Launch bots of a platform again. Those who wait are served at once, in order.
+CREATE OR REPLACE FUNCTION resume_pool(p_platform text, p_by text)
+    RETURNS SETOF transitions LANGUAGE plpgsql AS $$
+DECLARE
+    v_now timestamptz;
+    v_since timestamptz;
+BEGIN
+    PERFORM pg_advisory_xact_lock(platform_lock(p_platform));
+    v_now := botpool_now();
+    SELECT paused_at INTO v_since FROM pools WHERE platform = p_platform;
+    UPDATE pools SET paused_at = NULL, paused_by = NULL, pause_reason = NULL
+    WHERE platform = p_platform AND paused_at IS NOT NULL;
+    IF NOT FOUND THEN RETURN; END IF;
+    RETURN QUERY
+    INSERT INTO transitions (at, machine, platform, from_status, to_status, reason, details)
+    VALUES (
+        v_now, 'pool', p_platform, 'paused', 'open', 'resumed',
+        jsonb_build_object('by', p_by, 'pausedMs', milliseconds(v_now - v_since))
+    )
+    RETURNING *;
     RETURN QUERY SELECT * FROM serve_queue(p_platform, true);
 END $$;

@@ -54,6 +54,8 @@ BEGIN
     WHERE id = v_slot.id;
     UPDATE bots
     SET status = 'QUEUED', started_at = NULL, last_heartbeat = NULL, avoid_host = v_slot.host,
+        relaunched_at = v_now, assigned_at = NULL, image_at = NULL, container_at = NULL,
+        claimed_at = NULL, waiting_room_at = NULL,
         launch_attempts = launch_attempts - CASE WHEN v_failed.counts THEN 0 ELSE 1 END
     WHERE id = v_slot.assigned_bot_id
     RETURNING * INTO v_bot;

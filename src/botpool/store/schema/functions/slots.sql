@@ -409,6 +409,24 @@ BEGIN
     END IF;
 END $$;
 
+-- Delete a slot that has no bot, now: one that is idle or in error at once, whose container is removed by the
+-- comparison with the engine; one that is releasing as soon as its container is proved stopped.
+CREATE OR REPLACE FUNCTION remove_slot(p_slot_id bigint, p_reason text)
+    RETURNS SETOF transitions LANGUAGE plpgsql AS $$
+DECLARE
+    v_slot bot_pool_slots;
+BEGIN
+    PERFORM lock_platforms();
+    UPDATE bot_pool_slots
+    SET draining = true, wakes = wakes + 1,
+        due_at = CASE WHEN status = 'idle' THEN due_at ELSE botpool_now() END
+    WHERE id = p_slot_id AND assigned_bot_id IS NULL
+    RETURNING * INTO v_slot;
+    IF v_slot.status IN ('idle', 'error') THEN
+        RETURN QUERY SELECT * FROM delete_slot(v_slot.id, v_slot.lease, p_reason);
+    END IF;
+END $$;
+
 -- Put slots that new_slots gave into the table without a bot: each is releasing until its container is made
 -- and proved stopped, then idle.
 CREATE OR REPLACE FUNCTION add_slots(p_pool pools, p_slots bot_pool_slots[], p_reason text)
@@ -435,14 +453,15 @@ BEGIN
 END $$;
 
 -- Make slots without a bot until as many are idle, or soon will be, as are to be kept warm; as far as the
--- pool may grow and hosts have room, spread over them. One in error counts: another may fare no better.
--- The caller holds the platform's lock.
+-- pool may grow and hosts have room, spread over them; none while it is paused. One in error counts:
+-- another may fare no better. The caller holds the platform's lock.
 CREATE OR REPLACE FUNCTION keep_warm(p_platform text) RETURNS SETOF transitions LANGUAGE plpgsql AS $$
 DECLARE
     v_pool pools;
     v_wanted integer;
 BEGIN
-    SELECT * INTO v_pool FROM pools WHERE platform = p_platform AND warm > 0 AND size < max_size;
+    SELECT * INTO v_pool FROM pools
+    WHERE platform = p_platform AND warm > 0 AND size < max_size AND paused_at IS NULL;
     IF NOT FOUND OR a_bot_waits(p_platform, botpool_now()) THEN RETURN; END IF;
     SELECT least(v_pool.warm - count(*), v_pool.max_size - v_pool.size) INTO v_wanted
     FROM bot_pool_slots

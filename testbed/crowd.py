@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from botpool.store.postgres.database import LONG_SECONDS
+
 if TYPE_CHECKING:
     from botpool.store import Database
 
@@ -81,7 +83,7 @@ async def crowd(
         await connection.execute(
             "UPDATE pools SET size = size + $2 WHERE platform = $1", platform, slots
         )
-        await connection.execute(_ENDED_BOTS, platform, bots)
-        await connection.execute(_TRANSITIONS, platform, bots)
+        await connection.execute(_ENDED_BOTS, platform, bots, timeout=LONG_SECONDS)
+        await connection.execute(_TRANSITIONS, platform, bots, timeout=LONG_SECONDS)
         await connection.execute(_WAITING_BOTS, platform, waiting)
     await database.execute("VACUUM ANALYZE")

@@ -28,12 +28,12 @@ async def said(process: asyncio.subprocess.Process) -> AsyncIterator[str]:
         yield line.decode().rstrip("\n")
 
 
-async def test_the_demo_shows_bots_on_three_platforms_and_leaves_nothing(tmp_path: Path) -> None:
+async def test_the_demo_shows_bots_on_three_platforms_and_leaves_nothing(folder: Path) -> None:
     process = await asyncio.create_subprocess_exec(
         *(str(Path(sys.executable).parent / "botpool"), "demo", "--no-browser"),
         env={
             "PATH": os.environ["PATH"],
-            "TMPDIR": str(tmp_path),
+            "TMPDIR": str(folder),
             # What others use is not touched.
             "BOTPOOL_DATABASE_URL": "postgresql://nobody@localhost:1/nothing",
             "BOTPOOL_ENGINE": "docker",
@@ -48,10 +48,10 @@ async def test_the_demo_shows_bots_on_three_platforms_and_leaves_nothing(tmp_pat
                 told[name] = value.strip()
             if line.startswith("Ctrl-C"):
                 break
-        folder = Path(told["its files and its log"])
-        assert folder.parent == tmp_path
+        made = Path(told["its files and its log"])
+        assert made.parent == folder
         url = told["the API"].removesuffix("/docs")
-        key = (folder / "admin.key").read_text().strip()
+        key = (made / "admin.key").read_text().strip()
         async with httpx.AsyncClient(
             base_url=url, headers={"Authorization": f"Bearer {key}"}, timeout=30
         ) as client:
@@ -69,7 +69,7 @@ async def test_the_demo_shows_bots_on_three_platforms_and_leaves_nothing(tmp_pat
         if process.returncode is None:
             process.kill()
             await process.wait()
-    assert not folder.exists()
+    assert not made.exists()
 
 
 def test_waves_bring_every_kind_of_bot_to_every_platform() -> None:

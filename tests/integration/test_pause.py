@@ -137,7 +137,9 @@ async def test_an_admin_pauses_and_resumes_a_pool_over_http(database: Database) 
         bot = (await api.ask()).json()["bot"]
         told = (await api.alice.get(f"/api/v1/bots/{bot['id']}")).json()
         assert (told["status"], told["waitingFor"]["what"]) == ("QUEUED", "paused")
-        assert told["waitingFor"]["detail"] == "launches of google-meet are paused: why"
+        assert told["waitingFor"]["detail"] == "launches of its platform are paused"
+        seen = (await api.admin.get(f"/api/v1/bots/{bot['id']}")).json()
+        assert seen["waitingFor"]["detail"] == "launches of google-meet are paused: why"
         pools = (await api.admin.get("/api/v1/pool")).json()["platforms"]
         assert [p["platform"] for p in pools if p["pausedAt"]] == ["google-meet"]
         assert (await api.alice.post("/api/v1/pools/zoom/pause")).status_code == 403

@@ -7,15 +7,20 @@ from typing import Any, Self
 from fastapi import APIRouter
 from pydantic import Field
 
-from botpool.api.auth import TheAdmin
+from botpool.api.auth import KeyRoute, TheAdmin
 from botpool.api.dependencies import TheStore
 from botpool.api.errors import documented
 from botpool.api.wire import Wire
-from botpool.errors import Forbidden, Unauthorized
+from botpool.errors import Forbidden, TooManyRequests, Unauthorized
 from botpool.models.attention import Need, NeedKind, Severity
 from botpool.states import FailureCause, Platform
 
-router = APIRouter(prefix="/api/v1", tags=["pool"], responses=documented(Unauthorized, Forbidden))
+router = APIRouter(
+    prefix="/api/v1",
+    tags=["pool"],
+    route_class=KeyRoute,
+    responses=documented(Unauthorized, Forbidden, TooManyRequests),
+)
 
 
 class NeedActionOut(Wire):

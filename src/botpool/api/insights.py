@@ -10,16 +10,19 @@ from fastapi import APIRouter, Header, Query
 from fastapi.responses import Response
 from pydantic import Field
 
-from botpool.api.auth import TheCaller
+from botpool.api.auth import KeyRoute, TheCaller
 from botpool.api.dependencies import TheSettings, TheStore
 from botpool.api.errors import documented
 from botpool.api.wire import PlatformName, Wire
-from botpool.errors import Forbidden, InvalidRequest, Unauthorized
+from botpool.errors import Forbidden, InvalidRequest, TooManyRequests, Unauthorized
 from botpool.models.insights import Insights, InsightsRange, LaunchTimes, Spread, Waits
 from botpool.states import FailureCause, Platform
 
 router = APIRouter(
-    prefix="/api/v1", tags=["insights"], responses=documented(Unauthorized, Forbidden)
+    prefix="/api/v1",
+    tags=["insights"],
+    route_class=KeyRoute,
+    responses=documented(Unauthorized, Forbidden, TooManyRequests),
 )
 
 _DAY = timedelta(days=1)

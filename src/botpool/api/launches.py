@@ -6,16 +6,19 @@ from typing import Self
 from fastapi import APIRouter
 from pydantic import Field
 
-from botpool.api.auth import TheCaller
+from botpool.api.auth import KeyRoute, TheCaller
 from botpool.api.bots import BotId, visible
 from botpool.api.dependencies import TheStore
 from botpool.api.errors import documented
 from botpool.api.wire import Wire
-from botpool.errors import BotNotFound, Forbidden, Unauthorized
+from botpool.errors import BotNotFound, Forbidden, TooManyRequests, Unauthorized
 from botpool.models.launches import Launch, LaunchPhase, Percentiles, Phase
 
 router = APIRouter(
-    prefix="/api/v1/bots", tags=["bots"], responses=documented(Unauthorized, Forbidden)
+    prefix="/api/v1/bots",
+    tags=["bots"],
+    route_class=KeyRoute,
+    responses=documented(Unauthorized, Forbidden, TooManyRequests),
 )
 
 

@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path
 from pydantic import Field
 
-from botpool.api.auth import TheAdmin
+from botpool.api.auth import KeyRoute, TheAdmin
 from botpool.api.dependencies import ThePool, TheStore
 from botpool.api.errors import documented
 from botpool.api.pools import HostName, SlotId
@@ -18,6 +18,7 @@ from botpool.errors import (
     InvalidRequest,
     SlotHasBot,
     SlotNotFound,
+    TooManyRequests,
     Unauthorized,
 )
 from botpool.models.slots import Slot
@@ -25,7 +26,12 @@ from botpool.models.waiting import slot_waits_for
 from botpool.states import Platform
 from botpool.store import Store
 
-router = APIRouter(prefix="/api/v1", tags=["pool"], responses=documented(Unauthorized, Forbidden))
+router = APIRouter(
+    prefix="/api/v1",
+    tags=["pool"],
+    route_class=KeyRoute,
+    responses=documented(Unauthorized, Forbidden, TooManyRequests),
+)
 
 PlatformPath = Annotated[PlatformName, Path()]
 
@@ -33,9 +39,7 @@ PlatformPath = Annotated[PlatformName, Path()]
 class PausePool(Asked):
     """The reason for pausing a pool."""
 
-    reason: str | None = Field(
-        default=None, max_length=500, description="Told to callers whose bots wait."
-    )
+    reason: str | None = Field(default=None, max_length=500, description="Told to operators.")
 
 
 class PullImage(Asked):

@@ -217,9 +217,11 @@ class SlotOut(Wire):
     compared_at: datetime | None = Field(description="When the engine was last asked on request.")
     compared_state: str | None = Field(
         description="What the engine said: `created`, `starting`, `running`, `exited`, `failed` or"
-        " `missing`; `none` without a container, `unknown` without an answer."
+        f" `missing`; `none` without a container, `unknown` without an answer. {_FOR_OPERATORS}"
     )
-    compared_said: str | None = Field(description=_FOR_OPERATORS)
+    compared_said: str | None = Field(
+        description=f"The same in words, and what was done. {_FOR_OPERATORS}"
+    )
     deployment_status: str | None = Field(description=_FOR_OPERATORS)
     waiting_for: WaitingForOut | None = None
     created_at: datetime
@@ -235,7 +237,10 @@ class SlotOut(Wire):
             deployment_status=slot.deployment,
             waiting_for=WaitingForOut.of(waiting, for_operator=for_operator),
         )
-        hidden = ("engine", "host", "image", "error_message", "deployment_status")
+        hidden = (
+            *("engine", "host", "image", "error_message", "deployment_status"),
+            *("compared_state", "compared_said"),
+        )
         return shown if for_operator else shown.model_copy(update=dict.fromkeys(hidden))
 
 

@@ -9,9 +9,11 @@ import signal
 import sys
 from itertools import islice
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import httpx
+import pytest
 
 from botpool.bot.sample import read_orders
 from botpool.cli.demo import waves
@@ -19,13 +21,20 @@ from botpool.meetings import platform_of
 from botpool.states import Platform
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
 
 
 async def said(process: asyncio.subprocess.Process) -> AsyncIterator[str]:
     assert process.stdout is not None
     while line := await process.stdout.readline():
         yield line.decode().rstrip("\n")
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder with a short path, as PostgreSQL's sockets need it."""
+    with TemporaryDirectory() as folder:
+        yield Path(folder)
 
 
 async def test_the_demo_shows_bots_on_three_platforms_and_leaves_nothing(folder: Path) -> None:

@@ -143,8 +143,8 @@ of_a_day AS (
 )
 SELECT
     (day AT TIME ZONE 'UTC')::date AS day, platform, project_id,
-    sum(extract(epoch FROM ended - began))::float8 AS used,
-    coalesce(sum(extract(epoch FROM ended - in_call)), 0)::float8 AS in_call
+    extract(epoch FROM sum(ended - began))::float8 AS used,
+    coalesce(extract(epoch FROM sum(ended - in_call)), 0)::float8 AS in_call
 FROM of_a_day
 GROUP BY of_a_day.day, platform, project_id
 ORDER BY 1, 2, 3;

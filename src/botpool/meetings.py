@@ -42,6 +42,13 @@ _FORMS: tuple[tuple[Platform, re.Pattern[str], re.Pattern[str]], ...] = (
 )
 
 
+FORMS = tuple(
+    (platform, hosts.pattern, paths.pattern, bool(paths.flags & re.IGNORECASE))
+    for platform, hosts, paths in _FORMS
+)
+"""The same for a page that recognises a platform as one types: as texts that browsers know, too."""
+
+
 def read_platform(name: str) -> Platform:
     """The platform with this name; `teams` is one too. Raises `InvalidRequest`."""
     try:

@@ -18,6 +18,7 @@ from botpool.access.keys import Keys
 from botpool.access.sessions import Sessions
 from botpool.api import create_app, create_worker_app
 from botpool.api.connections import server_config
+from botpool.dashboard import add_dashboard
 from botpool.engines import check_engine, lacks_images, make_engines
 from botpool.errors import BotpoolError, SettingsInvalid, SetupError
 from botpool.feed.orders import Orders
@@ -240,10 +241,12 @@ async def _answering(
     listening: socket.socket,
 ) -> AsyncIterator[None]:
     feed = Feed(store, Orders(store, settings))
+    app = create_app(store, pool, settings, keys, feed)
+    add_dashboard(app)
     async with (
         _beside("listening", pool.listening.keep_noting(replica)),
         _beside("feed", feed.run(database)) as following,
-        _http(create_app(store, pool, settings, keys, feed), settings, listening),
+        _http(app, settings, listening),
     ):
         try:
             yield

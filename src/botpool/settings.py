@@ -6,7 +6,7 @@ import difflib
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self
 from urllib.parse import urlsplit
 
 from platformdirs import user_data_path
@@ -581,3 +581,32 @@ def _nearest(name: str, known: Iterable[str]) -> str | None:
 
 def _likeness(one: str, other: str) -> float:
     return difflib.SequenceMatcher(None, one, other).ratio()
+
+
+class EffectiveSetting(NamedTuple):
+    """A setting as it is in force. A secret's value is not told, only whether there is one."""
+
+    variable: str
+    value: str
+    source: str
+    """The environment variable that it was read from, or `default`, or `given` at the start."""
+    description: str
+
+
+def effective_settings(settings: Settings) -> list[EffectiveSetting]:
+    """Every setting, with where its value comes from."""
+    present = {name.upper() for name, value in os.environ.items() if value}
+    found = []
+    for name, field in Settings.model_fields.items():
+        alias = field.validation_alias
+        names = alias.choices if isinstance(alias, AliasChoices) else [f"{_PREFIX}{name}"]
+        variables = [str(each).upper() for each in names]
+        value = getattr(settings, name)
+        given = value != field.get_default(call_default_factory=True)
+        source = next(
+            (each for each in variables if each in present), "given" if given else "default"
+        )
+        told = "hidden" if isinstance(value, SecretStr) else value
+        text = "" if told is None else str(told)
+        found.append(EffectiveSetting(variables[0], text, source, field.description or ""))
+    return found

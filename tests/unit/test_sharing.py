@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from botpool.errors import EngineUnavailable
-from botpool.tasks.sharing import SharedCall
+from botpool.tasks.sharing import KeptCall, SharedCall
 from tests.support.virtual_time import virtual
 
 
@@ -124,3 +124,20 @@ async def test_a_call_that_is_closed_is_over_when_that_returns() -> None:
     assert (source.asked, source.answered, now()) == (1, 0, 1)
     with pytest.raises(asyncio.CancelledError):
         await asking
+
+
+@virtual
+async def test_a_result_is_kept_for_a_while_and_an_error_is_not() -> None:
+    source = Source(takes=1)
+    call = KeptCall(source, 3, clock=now)
+    assert [*await asyncio.gather(call(), call())] == [1, 1]
+    await asyncio.sleep(1)
+    assert await call() == 1
+    await asyncio.sleep(1)
+    assert await call() == 2
+    source.error = EngineUnavailable("away")
+    await asyncio.sleep(3)
+    with pytest.raises(EngineUnavailable):
+        await call()
+    source.error = None
+    assert await call() == 4

@@ -15,7 +15,6 @@ from botpool.api import (
     attention,
     bots,
     health,
-    home,
     insights,
     launches,
     operations,
@@ -90,7 +89,6 @@ def create_app(
     app.include_router(webhooks.router)
     app.include_router(sessions.router)
     app.include_router(sign_in.router)
-    app.include_router(home.router)
     add_docs(app)
     if feed is not None:
         app.include_router(stream.router)

@@ -4,10 +4,13 @@ import base64
 import hashlib
 
 
-def policy(**sources: str) -> str:
-    """A Content-Security-Policy: these sources for `script`, `style` and so on, and no others."""
+def policy(*, form: str = "'none'", **sources: str) -> str:
+    """A Content-Security-Policy: these sources for `script`, `style` and so on, and no others.
+
+    `form` says where forms may go.
+    """
     named = [f"{kind}-src {allowed}" for kind, allowed in sources.items()]
-    rest = ["base-uri 'none'", "form-action 'none'", "frame-ancestors 'none'"]
+    rest = ["base-uri 'none'", f"form-action {form}", "frame-ancestors 'none'"]
     return "; ".join(["default-src 'none'", *named, *rest])
 
 

@@ -11,7 +11,7 @@ from botpool.access.sessions import SESSION_LIFETIME
 from botpool.api.auth import COOKIE, count_wrong_key, refuse_forgery
 from botpool.api.connections import caller_is_known
 from botpool.api.dependencies import TheSessions
-from botpool.api.home import page
+from botpool.api.policy import of_text, policy
 from botpool.errors import Unauthorized
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("botpool.api")
@@ -24,16 +24,36 @@ _PRIVATE = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
 _NO_CODE = "This link signs nobody in: it has no code, or its code was used or has expired."
 _HOW = "Run `botpool sign-in` where botpool runs: it prints a new link."
 
-_PAGE = page(
-    "Sign in",
-    f"""<p>{_NO_CODE}</p>
+_STYLE = """
+  body { font: 16px/1.6 system-ui, sans-serif; max-width: 40rem; margin: 4rem auto;
+    padding: 0 1rem; color: #1c2430; background: #fbfbfa; }
+  code { background: #eceff1; padding: .1em .3em; border-radius: 4px; }
+  a { color: #0b57d0; }
+  @media (prefers-color-scheme: dark) {
+    body { color: #e6e8ea; background: #14181d; } code { background: #242b33; }
+    a { color: #8ab4f8; }
+  }
+"""
+
+_SCRIPT = 'document.getElementById("here").textContent = location.origin'
+
+
+_PAGE = f"""<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>botpool</title>
+<style>{_STYLE}</style>
+<h1>Sign in</h1>
+<p>{_NO_CODE}</p>
 <p>To sign in, run this where botpool runs, and open the link that it prints. It works once, within
 ten minutes:</p>
 <pre><code>botpool sign-in</code></pre>
 <p>From elsewhere, with a key:</p>
 <pre><code>BOTPOOL_URL=<span id="here">…</span> BOTPOOL_API_KEY=… botpool sign-in</code></pre>
-""",
-)
+<script>{_SCRIPT}</script>
+"""
+_POLICY = policy(script=of_text(_SCRIPT), style=of_text(_STYLE))
 
 
 @router.get("/sign-in", response_model=None)
@@ -50,7 +70,7 @@ async def sign_in(
         if "text/html" not in request.headers.get("accept", ""):
             raise Unauthorized(f"{_NO_CODE} {_HOW}")
         return HTMLResponse(
-            _PAGE.html, HTTPStatus.UNAUTHORIZED, headers={**_PRIVATE, **_PAGE.headers}
+            _PAGE, HTTPStatus.UNAUTHORIZED, headers={**_PRIVATE, "Content-Security-Policy": _POLICY}
         )
     session, kept = signed
     caller_is_known(request)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 from botpool.models.projects import DEFAULT_PROJECT
 from botpool.states import BotStatus, FailureCause, Platform
@@ -173,3 +173,34 @@ class BotPage:
     metadata: Collection[tuple[Json, Json]] | None = None
     created_after: datetime | None = None
     created_before: datetime | None = None
+
+
+BotSort = Literal["created", "name", "platform", "status", "slot"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BotSearch:
+    """Which bots a person looks for, and in which order: by `sort`, then by their ids.
+
+    `text` is in a bot's name, meeting URL, slot or deduplication key, or is its id or correlation.
+    `after_value` and `after_id` are of the last bot of the page before.
+    """
+
+    text: str | None = None
+    project_id: int | None = None
+    platform: Platform | None = None
+    statuses: Collection[BotStatus] | None = None
+    sort: BotSort = "created"
+    descending: bool = True
+    after_value: str | None = None
+    after_id: int | None = None
+    limit: int = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecentLaunches:
+    """How long bots took from their creation into their call: half of them, and all but 5 %."""
+
+    launches: int
+    p50_ms: float | None
+    p95_ms: float | None

@@ -61,3 +61,13 @@ class HostFailure:
     reason: str
     image: str = ""
     """The image, if it may be at fault rather than the host."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostLaunches:
+    """How many launches went well on a host in a while, and how many failed."""
+
+    engine: str
+    host: str
+    launched: int
+    failed: int

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from botpool.errors import BotNotFound
 from botpool.models.assignments import Heartbeat
-from botpool.models.bots import LogLine, LogPage
+from botpool.models.bots import LogLine, LogPage, RecentLaunches
 from botpool.models.projects import Ruling
-from botpool.states import BotStatus, SlotStatus
+from botpool.states import BotStatus, FailureCause, Platform, SlotStatus
 from botpool.store.postgres.database import LONG_SECONDS
 from botpool.store.queries import Queries
 from botpool.store.rows import bot, transition
@@ -18,11 +18,10 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from botpool.models.assignments import Lease, Progress
-    from botpool.models.bots import Bot, BotPage, NewBot
+    from botpool.models.bots import Bot, BotPage, BotSearch, NewBot
     from botpool.models.json import Json
     from botpool.models.slots import Slot
     from botpool.models.transitions import Transition
-    from botpool.states import FailureCause, Platform
     from botpool.store.postgres.database import Database
 
 
@@ -121,6 +120,34 @@ class Bots:
     async def page(self, page: BotPage) -> list[Bot]:
         """One page of bots, newest first, without their configurations."""
         return [bot(row) for row in await self._queries.rows("page", page)]
+
+    # For people
+
+    async def search(self, search: BotSearch) -> list[Bot]:
+        """One page of bots, as people look for them."""
+        return [bot(row) for row in await self._queries.rows("search", search)]
+
+    async def live(self) -> dict[tuple[Platform, BotStatus], int]:
+        """How many bots that haven't ended there are, by platform and status."""
+        return {
+            (Platform(row["platform"]), BotStatus(row["status"])): row["bots"]
+            for row in await self._queries.rows("live")
+        }
+
+    async def created_since(self, since: datetime) -> tuple[int, dict[FailureCause, int]]:
+        """How many bots were created since then, and how many of these failed, by cause."""
+        rows = await self._queries.rows("created_since", since)
+        failed = {FailureCause(row["cause"]): row["bots"] for row in rows if row["cause"]}
+        return sum(row["bots"] for row in rows), failed
+
+    async def launching(self, most: int) -> list[Bot]:
+        """The bots that have a slot and aren't in their call yet, the oldest first."""
+        return [bot(row) for row in await self._queries.rows("launching", most)]
+
+    async def recent_launches(self, since: datetime) -> RecentLaunches:
+        """How long bots took that came into their call since then."""
+        (row,) = await self._queries.rows("recent_launches", since)
+        return RecentLaunches(**row)
 
     async def _bot(self, query: str, *args: object) -> Bot | None:
         row = await self._queries.row(query, *args)

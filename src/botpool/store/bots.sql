@@ -132,6 +132,37 @@ WHERE b.id = coalesce(
 -- large, and which no list shows.
 SELECT page.* FROM list_bots($1::jsonb) AS b, jsonb_populate_record(b, '{"config": {}}') AS page;
 
+-- name: search
+-- One page of bots as people look for them ($1).
+SELECT * FROM search_bots($1::jsonb);
+
+-- name: live
+-- How many bots that have not ended there are, by platform and status.
+SELECT platform, status, count(*) AS bots FROM bots WHERE ended_at IS NULL GROUP BY platform, status;
+
+-- name: created_since
+-- How many bots were created since $1, by the cause of their failure.
+SELECT failure_cause AS cause, count(*) AS bots FROM bots WHERE created_at >= $1
+GROUP BY failure_cause ORDER BY bots DESC, cause;
+
+-- name: launching
+-- The bots that have a slot and are not in their call yet, the oldest first, at most $1.
+SELECT * FROM bots
+WHERE ended_at IS NULL AND status IN ('DEPLOYING', 'JOINING_CALL', 'IN_WAITING_ROOM')
+ORDER BY id LIMIT $1;
+
+-- name: recent_launches
+-- How long bots that came into their call since $1 took from their creation: half of them, and all but 5 %.
+SELECT
+    count(*) AS launches,
+    percentile_cont(0.5) WITHIN GROUP (ORDER BY took_ms) AS p50_ms,
+    percentile_cont(0.95) WITHIN GROUP (ORDER BY took_ms) AS p95_ms
+FROM (
+    SELECT extract(epoch FROM b.joined_at - b.created_at)::double precision * 1000 AS took_ms
+    FROM transitions t JOIN bots b ON b.id = t.bot_id
+    WHERE t.at >= $1 AND t.machine = 'bot' AND t.to_status = 'IN_CALL' AND t.from_status <> 'IN_CALL'
+) launch;
+
 -- name: prune
 -- Forget bots that ended before $1, at most $2 of them.
 DELETE FROM bots WHERE id IN (

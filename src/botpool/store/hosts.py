@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from botpool.models.hosts import Host
+from botpool.models.hosts import Host, HostLaunches
 from botpool.models.pulls import PullKey
 from botpool.store.queries import Queries
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from datetime import datetime
 
     from botpool.models.hosts import HostFailure, HostReport
     from botpool.models.slots import Slot
@@ -62,6 +63,10 @@ class Hosts:
     async def probe(self) -> list[Transition]:
         """Let one slot of each unhealthy host get a bot, if the host is due for a probe."""
         return await self._queries.transitions("probe")
+
+    async def launches(self, since: datetime) -> list[HostLaunches]:
+        """How launches went on each host since then."""
+        return [HostLaunches(**row) for row in await self._queries.rows("launches", since)]
 
     # Deployments
 

@@ -62,3 +62,16 @@ SELECT wake_deployments($1, $2, $3);
 SELECT engine, host, unnest(settle_pulls(engine, host)) AS image
 FROM bot_pool_slots, wake_deployments(engine, host, $2)
 WHERE id = $1 AND (reserved_by IS NULL OR $3) AND host IS NOT NULL;
+
+WHERE id = $1 AND reserved_by IS NULL AND host IS NOT NULL;
+
+-- name: launches
+-- How many launches went well and how many failed on each host since $1, on the slots that it still has.
+SELECT
+    s.engine, s.host,
+    count(*) FILTER (WHERE t.to_status = 'busy') AS launched,
+    count(*) FILTER (WHERE t.to_status = 'error') AS failed
+FROM transitions t JOIN bot_pool_slots s ON s.id = t.slot_id
+WHERE t.at >= $1 AND t.machine = 'slot' AND t.from_status = 'deploying' AND t.to_status <> 'deploying'
+    AND s.host IS NOT NULL
+GROUP BY s.engine, s.host;

@@ -24,6 +24,10 @@ class Transitions:
         """What happened to a bot and to the slots that it was on, in order."""
         return await self._queries.transitions("timeline", bot_id)
 
+    async def latest(self, most: int) -> list[Transition]:
+        """What happened last to bots, as far as people want to hear of it, the newest first."""
+        return await self._queries.transitions("latest", most)
+
     async def prune(self, before: datetime) -> int:
         """Delete transitions older than `before`, and return how many."""
         return await self._queries.run("prune", before, seconds=LONG_SECONDS)

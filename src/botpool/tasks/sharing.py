@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
@@ -44,3 +46,39 @@ class SharedCall(Generic[_Value]):
         if self._under_way is not None:
             self._under_way.cancel()
             await asyncio.gather(self._under_way, return_exceptions=True)
+
+
+class KeptCall(SharedCall[_Value]):
+    """Makes one call for all callers, and keeps its result for some seconds after it began.
+
+    An error is not kept.
+    """
+
+    def __init__(
+        self,
+        call: Callable[[], Coroutine[Any, Any, _Value]],
+        seconds: float,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(call)
+        self._seconds = seconds
+        self._clock = clock
+        self._began = -math.inf
+
+    def begin(self) -> asyncio.Task[_Value]:
+        """The call that is under way, the one whose result is kept, or a new one."""
+        last = self._under_way
+        fresh = self._clock() - self._began < self._seconds
+        if (
+            last is not None
+            and last.done()
+            and fresh
+            and not last.cancelled()
+            and not last.exception()
+        ):
+            return last
+        task = super().begin()
+        if task is not last:
+            self._began = self._clock()
+        return task

@@ -220,3 +220,38 @@ BEGIN
             ) oldest
         );
 END $$;
+
+-- One page of bots as people look for them: filtered, and ordered by one of a few columns, then by id. The place
+-- of the last bot of the page before is what it was ordered by, as text, and its id.
+CREATE OR REPLACE FUNCTION search_bots(p_page jsonb) RETURNS SETOF bots LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    v_statuses text[] := ARRAY(SELECT jsonb_array_elements_text(nullif(p_page -> 'statuses', 'null')));
+    v_pattern text := '%' || regexp_replace(p_page ->> 'text', '([\\%_])', '\\\1', 'g') || '%';
+    v_by text := CASE p_page ->> 'sort'
+        WHEN 'name' THEN 'lower(bot_display_name), '
+        WHEN 'platform' THEN 'platform, '
+        WHEN 'status' THEN 'status, '
+        WHEN 'slot' THEN 'concat(slot_name), '
+        ELSE ''
+    END;
+    v_way text := CASE WHEN (p_page ->> 'descending')::boolean THEN ' DESC' ELSE ' ASC' END;
+BEGIN
+    RETURN QUERY EXECUTE concat(
+        'SELECT * FROM bots WHERE true',
+        CASE WHEN p_page ->> 'project_id' IS NOT NULL
+            THEN ' AND project_id = ($1 ->> ''project_id'')::bigint' END,
+        CASE WHEN p_page ->> 'platform' IS NOT NULL
+            THEN ' AND platform = $1 ->> ''platform''' END,
+        CASE WHEN p_page ->> 'statuses' IS NOT NULL
+            THEN ' AND status = ANY ($2)' END,
+        CASE WHEN p_page ->> 'text' IS NOT NULL
+            THEN ' AND ($1 ->> ''text'' IN (id::text, correlation_id) OR bot_display_name ILIKE $3'
+                ' OR meeting_url ILIKE $3 OR slot_name ILIKE $3 OR deduplication_key ILIKE $3)' END,
+        CASE WHEN p_page ->> 'after_id' IS NOT NULL THEN concat(
+            ' AND (', v_by, 'id)', CASE v_way WHEN ' DESC' THEN ' < ' ELSE ' > ' END,
+            '(', CASE WHEN v_by <> '' THEN '$1 ->> ''after_value'', ' END, '($1 ->> ''after_id'')::bigint)'
+        ) END,
+        ' ORDER BY ', replace(v_by, ', ', v_way || ', '), 'id', v_way, ' LIMIT ($1 ->> ''limit'')::integer'
+    )
+    USING p_page, v_statuses, v_pattern;
+END $$;

@@ -6,7 +6,7 @@ from typing import Annotated, NamedTuple
 from fastapi import APIRouter, Path, Query, Request, Response
 from fastapi.responses import HTMLResponse, PlainTextResponse, RedirectResponse
 
-from botpool.api.auth import TheCaller
+from botpool.api.auth import TheCaller, is_operator
 from botpool.api.bots import visible
 from botpool.api.dependencies import ThePool, TheSettings, TheStore
 from botpool.api.waiting import what_bots_wait_for
@@ -68,11 +68,15 @@ async def show(
         now,
         bot=bot,
         fall=None if launch is None else waterfall(launch, now, bot.ended_at),
-        slot=slots.get(bot_id),
+        slot=slots.get(bot_id) if is_operator(caller) else None,
         waiting=waits,
         sentence=of_bot(bot, waits, place),
         place=place,
-        events=[(datetime.fromisoformat(each.timestamp), each) for each in events.events],
+        events=[
+            (datetime.fromisoformat(each.timestamp), each)
+            for each in events.events
+            if is_operator(caller) or each.type.of_bot
+        ],
         more_events=events.last is not None,
         webhooks=deliveries[::-1],
         logs=await _logs(store, bot, q, level),

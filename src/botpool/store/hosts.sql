@@ -63,8 +63,6 @@ SELECT engine, host, unnest(settle_pulls(engine, host)) AS image
 FROM bot_pool_slots, wake_deployments(engine, host, $2)
 WHERE id = $1 AND (reserved_by IS NULL OR $3) AND host IS NOT NULL;
 
-WHERE id = $1 AND reserved_by IS NULL AND host IS NOT NULL;
-
 -- name: launches
 -- How many launches went well and how many failed on each host since $1, on the slots that it still has.
 SELECT

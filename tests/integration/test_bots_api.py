@@ -644,12 +644,6 @@ async def test_every_call_wants_a_key(api: Api) -> None:
     assert without_a_key == {"/healthz", "/readyz"}
 
 
-async def test_the_page_at_the_root_says_what_runs_here(api: Api) -> None:
-    response = await api.alice.get("/")
-    assert response.status_code == 200
-    assert "/docs" in response.text
-
-
 async def test_hosts_are_listed_drained_and_undrained(database: Database) -> None:
     async with opened(database) as api:
         (host,) = (await api.admin.get("/api/v1/hosts")).json()["hosts"]

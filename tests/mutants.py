@@ -201,10 +201,10 @@ MUTANTS = (
     Mutant(
         7,
         "src/botpool/reconciler/deploy.py",
-        "    deployment_ref = await engine.start(container, environment)\n",
+        "    deployment_ref = await engine.start(container, environment, stopped=True)\n",
         "    async with context.store.installation._database.transaction() as connection:\n"
         "        await connection.execute('SELECT 1')\n"
-        "        deployment_ref = await engine.start(container, environment)\n",
+        "        deployment_ref = await engine.start(container, environment, stopped=True)\n",
         "tests/integration/test_transactions.py",
     ),
     Mutant(

@@ -24,6 +24,8 @@ router = APIRouter(include_in_schema=False, route_class=PageRoute)
 _MOST_EVENTS = 200
 _MOST_EVENT_BYTES = 2**18
 _MOST_LINES = 500
+_LINES_A_READ = 5000
+_MOST_LOG_BYTES = 2**20
 _LEVELS = ("debug", "info", "warning", "error")
 
 BotId = Annotated[int, Path(ge=0, le=2**63 - 1)]
@@ -132,8 +134,7 @@ async def download(bot_id: BotId, caller: TheCaller, store: TheStore) -> PlainTe
     """All of it, as a file."""
     bot = await visible(store, caller, bot_id)
     lines = [
-        f"{line.at.isoformat()} {line.level} {line.line}"
-        for line in await store.bots.log_lines(bot.id)
+        f"{line.at.isoformat()} {line.level} {line.line}" for line in await _all_lines(store, bot)
     ]
     written = await store.bots.container_logs(bot.id)
     text = "\n".join([*lines, *(["", "# written by its containers"] if written else []), *written])
@@ -146,8 +147,19 @@ async def download(bot_id: BotId, caller: TheCaller, store: TheStore) -> PlainTe
     return PlainTextResponse(f"{text}\n", headers=headers)
 
 
+async def _all_lines(store: Store, bot: Bot) -> list[LogLine]:
+    """Every line that a bot logged and that is kept, in order."""
+    lines: list[LogLine] = []
+    after: int | None = 0
+    while after is not None:
+        page = await store.bots.log_lines(bot.id, after, _LINES_A_READ, _MOST_LOG_BYTES)
+        lines += page.lines
+        after = page.last
+    return lines
+
+
 async def _logs(store: Store, bot: Bot, q: str, level: str) -> Logs:
-    lines = await store.bots.log_lines(bot.id)
+    lines = await _all_lines(store, bot)
     written = await store.bots.container_logs(bot.id)
     wanted = _LEVELS[_LEVELS.index(level) :] if level else None
     text = q.casefold()

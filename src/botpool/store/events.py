@@ -10,6 +10,8 @@ from botpool.store.queries import Queries
 if TYPE_CHECKING:
     from datetime import datetime
 
+    import asyncpg
+
     from botpool.models.json import Json
     from botpool.store.postgres.database import Database
 
@@ -55,11 +57,11 @@ class Events:
 
         The page has at most `most` events, and ends with the one that makes `most_bytes` full.
         """
-        return await self._page("of_bot", bot_id, after, most, most_bytes)
+        return _page(await self._queries.rows("of_bot", bot_id, after, most, most_bytes))
 
     async def of_slot(self, slot_id: int, before: int, most: int, most_bytes: int) -> EventPage:
         """What happened to a slot before a place, the newest first, in pages as `of_bot` has."""
-        return await self._page("of_slot", slot_id, before, most, most_bytes)
+        return _page(await self._queries.rows("of_slot", slot_id, before, most, most_bytes))
 
     async def read(self, xid: int, row_id: int, most: int) -> RecordPage:
         """The events after a row of a transaction, at most `most`."""
@@ -78,12 +80,12 @@ class Events:
         (row,) = await self._queries.rows("bounds")
         return RecordBounds(**row)
 
-    async def _page(self, query: str, *args: object) -> EventPage:
-        rows = await self._queries.rows(query, *args)
-        more = bool(rows) and rows[0]["found"] > len(rows)
-        return EventPage(
-            events=[_event(row["event"]) for row in rows], last=rows[-1]["id"] if more else None
-        )
+
+def _page(rows: list[asyncpg.Record]) -> EventPage:
+    more = bool(rows) and rows[0]["found"] > len(rows)
+    return EventPage(
+        events=[_event(row["event"]) for row in rows], last=rows[-1]["id"] if more else None
+    )
 
 
 def _event(told: Json) -> Event:

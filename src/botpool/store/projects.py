@@ -37,7 +37,7 @@ class Projects:
 
     async def id_of(self, name: str) -> int:
         """The id of the project with this name. Raises `ProjectNotFound`."""
-        row = await self._queries.row("id_of_name", name)
+        row = await self._queries.row("id_of", name)
         if row is None:
             raise ProjectNotFound(f"There is no project with the name {name}.")
         project_id: int = row["id"]

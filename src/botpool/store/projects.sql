@@ -21,7 +21,7 @@ LEFT JOIN (
 WHERE $1 IS NULL OR p.id = $1
 ORDER BY p.id;
 
--- name: id_of_name
+-- name: id_of
 -- The id of the project with a name.
 SELECT id FROM projects WHERE name = $1;
 

@@ -133,7 +133,7 @@ class Webhooks:
 
     async def rotate_endpoint_secret(self, endpoint_id: int, secret: str, overlap_ms: int) -> None:
         """Sign an endpoint's deliveries with another secret, for a while with the old one, too."""
-        await self._queries.run("rotate_secret", None, endpoint_id, secret, overlap_ms, None)
+        await self._queries.run("rotate_endpoint_secret", endpoint_id, secret, overlap_ms)
 
     async def rotate_project_secret(
         self, project_id: int, secret: str, overlap_ms: int, had: str | None
@@ -142,7 +142,7 @@ class Webhooks:
 
         `had` is the old one if the project has none of its own.
         """
-        await self._queries.run("rotate_secret", project_id, None, secret, overlap_ms, had)
+        await self._queries.run("rotate_project_secret", project_id, secret, overlap_ms, had)
 
     async def installation_secret(self) -> str:
         """The secret of projects that have none of their own, unless the settings give another."""

@@ -153,9 +153,13 @@ SELECT resume_endpoint($1);
 -- Delete an endpoint with its deliveries.
 DELETE FROM webhook_endpoints WHERE id = $1;
 
--- name: rotate_secret
--- Give an endpoint ($2), or a project ($1), a new secret. The one before is valid for a while.
-SELECT rotate_secret($1, $2, $3, $4, $5);
+-- name: rotate_endpoint_secret
+-- Give an endpoint a new secret. The one before is valid for a while.
+SELECT rotate_secret(NULL, $1, $2, $3, NULL);
+
+-- name: rotate_project_secret
+-- Give a project a new secret. The one before, or $4 if it has none, is valid for a while.
+SELECT rotate_secret($1, NULL, $2, $3, $4);
 
 -- name: installation_secret
 -- What deliveries of projects without a secret of their own are signed with, unless the settings say

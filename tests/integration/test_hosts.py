@@ -186,10 +186,12 @@ async def test_an_image_that_never_starts_is_not_its_hosts_fault_while_others_do
         await works.warm()
         start = works.engine.start
 
-        async def refuse_bad(started: Container, environment: dict[str, str]) -> str:
+        async def refuse_bad(
+            started: Container, environment: dict[str, str], *, stopped: bool = False
+        ) -> str:
             if "zoom" in started.ref:
                 raise EngineRefused("no such entrypoint")
-            return await start(started, environment)
+            return await start(started, environment, stopped=stopped)
 
         monkeypatch.setattr(works.engine, "start", refuse_bad)
         for _ in range(4):
@@ -197,7 +199,7 @@ async def test_an_image_that_never_starts_is_not_its_hosts_fault_while_others_do
         assert await unhealthy(works) == []
         assert (await works.launched()).status is BotStatus.JOINING_CALL
 
-        async def refuse_all(*_: object) -> str:
+        async def refuse_all(*_: object, **__: object) -> str:
             raise EngineRefused("no space left on device")
 
         monkeypatch.setattr(works.engine, "start", refuse_all)
@@ -214,10 +216,12 @@ async def test_an_image_that_runs_elsewhere_says_something_of_a_host(
             await works.launched(platform)
         start = works.engine.start
 
-        async def refuse_on_a(started: Container, environment: dict[str, str]) -> str:
+        async def refuse_on_a(
+            started: Container, environment: dict[str, str], *, stopped: bool = False
+        ) -> str:
             if started.host == "a":
                 raise EngineRefused("no space left on device")
-            return await start(started, environment)
+            return await start(started, environment, stopped=stopped)
 
         monkeypatch.setattr(works.engine, "start", refuse_on_a)
         for _ in range(4):
@@ -273,7 +277,7 @@ async def test_a_host_that_answers_and_launches_nothing_stays_unhealthy(
     async with working(database, host_failures=2) as works:
         await works.warm()
 
-        async def fail(*_: object) -> str:
+        async def fail(*_: object, **__: object) -> str:
             raise EngineUnavailable("no space left on device")
 
         monkeypatch.setattr(works.engine, "start", fail)

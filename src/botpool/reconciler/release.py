@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("botpool")
 
+_SHOWN_WITHIN_SECONDS = 60.0
 _MOST_FAILED_STEPS = 8
 """About a minute."""
 _MOST_FAILED_LAUNCHES = 2
@@ -91,6 +92,8 @@ async def repair(context: Context, slot: Slot) -> float | None:
     retired = await _why_retired(context, slot)
     try:
         clean = await _stop_and_clean(context, slot, retired=retired is not None)
+        if not clean and _may_still_stop(context, slot):
+            return _next_look(context, slot)
         problem = None if clean else "its container doesn't stop"
     except EngineError as error:
         if not await _counts(context, slot, error):
@@ -164,6 +167,14 @@ def _next_look(context: Context, slot: Slot) -> float:
         return context.spread(context.settings.poll_interval_ms / 1000)
     since = slot.last_released_at or slot.read_at
     return context.next_look((slot.read_at - since).total_seconds())
+
+
+def _may_still_stop(context: Context, slot: Slot) -> bool:
+    """Whether its first stop is so young that an engine that lags can't have shown its end yet."""
+    if not context.engine(slot).traits.lags or slot.recovery_attempts:
+        return False
+    since = slot.last_released_at or slot.read_at
+    return (slot.read_at - since).total_seconds() < _SHOWN_WITHIN_SECONDS
 
 
 async def _stop_and_clean(context: Context, slot: Slot, *, retired: bool) -> bool:

@@ -118,11 +118,8 @@ class _Stop:
     """How many times it was stopped since the start."""
     silent_since: float | None = None
     """When Coolify, asked for logs, first found no running container."""
-    ask_at: float = inf
-    """When to ask for logs (again)."""
-
-    def __post_init__(self) -> None:
-        self.ask_at = self.at + _SILENCES_APART_SECONDS  # before that, it would mostly be in vain
+    ask_at: float = -inf
+    """When to ask for logs again."""
 
 
 class CoolifyEngine:
@@ -563,6 +560,9 @@ class CoolifyEngine:
         """
         now = asyncio.get_running_loop().time()
         if now < stop.ask_at:
+            return False
+        # If the status is not `exited`, it mostly runs on for a while.
+        if seconds and now < stop.at + _SILENCES_APART_SECONDS:
             return False
         if await self._running(uuid):
             stop.silent_since = None

@@ -19,7 +19,8 @@ NOW = datetime(2026, 1, 1, 14, tzinfo=UTC)
 @pytest.mark.parametrize(
     ("seconds", "said"),
     [
-        (0.04, "0.0 s"),
+        (0, "0 s"),
+        (0.04, "40 ms"),
         (2.44, "2.4 s"),
         (42, "0:42"),
         (599, "9:59"),

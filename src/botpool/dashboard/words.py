@@ -157,10 +157,12 @@ def size(count: int, beside: int | None = None) -> str:
 
 
 def duration(time: timedelta) -> str:
-    """A length of time, as short as it can be said: `2.4 s`, `0:42`, `12 min`, `3 h 05 min`."""
+    """A length of time, as short as it can be said: `40 ms`, `2.4 s`, `0:42`, `3 h 05 min`."""
     seconds = time / _SECOND
+    if 0 < seconds < 0.1:  # noqa: PLR2004
+        return f"{seconds * 1000:.0f} ms"
     if 0 <= seconds < 10:  # noqa: PLR2004 - where tenths of a second matter
-        return f"{seconds:.1f} s"
+        return f"{seconds:.1f} s" if seconds else "0 s"
     return elapsed(time)
 
 

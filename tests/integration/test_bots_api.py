@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import re
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -635,7 +636,7 @@ async def test_every_call_wants_a_key(api: Api) -> None:
     without_a_key = set()
     for path, calls in paths.items():
         for method in calls:
-            url = path.replace("{bot_id}", "1").replace("{slot_id}", "1")
+            url = re.sub(r"\{\w+\}", "1", path)
             response = await api.alice.request(method, url, json={})
             if response.status_code == 401:
                 problem(response, 401, "unauthorized")

@@ -109,7 +109,7 @@ async def test_one_slot_that_hangs_stops_no_other_and_is_tried_again(
     database: Database,
 ) -> None:
     async with working(database, hosts=("a", "b")) as works:
-        works.reconciler.step_seconds = 0.1
+        works.reconciler.step_seconds = 1.0
         works.engine.hang("a")
         bots = [(await works.create(Platform.ZOOM)).bot for _ in range(2)]
         await works.reconciler.run_once()

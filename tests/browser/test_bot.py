@@ -31,7 +31,7 @@ WATCH = """() => {
 
 
 async def test_a_bot_is_sent_and_its_tile_goes_through_its_states_without_a_reload(
-    visitor: Visitor,
+    visitor: Visitor, serve: Serve
 ) -> None:
     page = visitor.page
     await visitor.live()
@@ -41,10 +41,12 @@ async def test_a_bot_is_sent_and_its_tile_goes_through_its_states_without_a_relo
     await expect(page.locator("#recognised")).to_have_text("not recognised")
     await field.fill("https://zoom.us/j/123456789")
     await expect(page.locator("#recognised")).to_have_text("Zoom")
-    await visitor.send(config='{"sample": {"stayMs": 500, "joinMs": 300}}')
+    await visitor.send(config=STAYS)
     await expect(page.locator("#said")).to_have_text(
         "Bot 1 is on its way, on pool-google-meet-001."
     )
+    await expect(page.get_by_role("link", name="pool-google-meet-001, busy, bot 1")).to_be_visible()
+    await serve.client.post("/api/v1/bots/1/stop")
     await expect(page.get_by_role("link", name="pool-google-meet-001, idle")).to_be_visible()
     seen = await page.evaluate("window.seen")
     slot = "pool-google-meet-001"

@@ -81,7 +81,8 @@ async def show(
         ],
         more_events=events.last is not None,
         webhooks=deliveries[::-1],
-        logs=await _logs(store, bot, q, level),
+        # Our script fetches them by themselves.
+        logs=None if is_part(request) else await _logs(store, bot, q, level),
         levels=_LEVELS,
         project=await store.projects.get(bot.project_id),
         ended=bot.status in BOT_ENDED,

@@ -131,7 +131,7 @@ async def send(
         typed = sending.Sending.of(form, str(error))
     if caller.project_id is not None:
         return back("/bots", typed.error)
-    view = await overview.view()
+    view = await overview.read()
     return page(
         request,
         "pool.html",

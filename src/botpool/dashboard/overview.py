@@ -137,11 +137,11 @@ class PoolView:
 
 
 class Overview:
-    """Reads the Pool page, at most a few times a second however many people look."""
+    """Reads the Pool page. Its part is read a few times a second, however many people look."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self.view = KeptCall(self._read, _KEPT_SECONDS)
+        self._view = KeptCall(self.read, _KEPT_SECONDS)
         self._figures = KeptCall(self._read_figures, _FIGURES_SECONDS)
         self._needs = KeptCall(store.attention.needs, _NEEDS_SECONDS)
         self._parts: dict[Role, KeptCall[str]] = {}
@@ -150,12 +150,13 @@ class Overview:
         """The part of the page that can change, which is the same for all with the same role."""
 
         async def render() -> str:
-            view = await self.view()
+            view = await self._view()
             return rendered("pool.html", caller, view.now, part=True, view=view, sending=None)
 
         return await self._parts.setdefault(caller.role, KeptCall(render, _KEPT_SECONDS))()
 
-    async def _read(self) -> PoolView:
+    async def read(self) -> PoolView:
+        """The pool as it is now: after a form, what it did must be there."""
         store = self._store
         slots, hosts = await store.slots.all(), await store.hosts.all()
         times, created, failed = await self._figures()

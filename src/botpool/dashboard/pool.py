@@ -32,7 +32,7 @@ async def show(request: Request, caller: TheCaller, overview: TheOverview) -> Re
         return RedirectResponse("/bots", HTTPStatus.SEE_OTHER)
     if is_part(request):
         return answered(await overview.part(caller))
-    view = await overview.view()
+    view = await overview.read()
     return page(request, "pool.html", caller, view.now, view=view, sending=None)
 
 

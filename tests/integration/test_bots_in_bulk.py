@@ -167,6 +167,8 @@ async def test_bots_are_found_by_metadata_meeting_and_time(api: Api) -> None:
         {f"metadata.{n}": "x" for n in range(11)},
         {"metadata.a": "\x00"},
         {"createdAfter": "yesterday"},
+        {"createdAfter": "0.5"},
+        {"createdBefore": "1767225600"},
         {"createdBefore": "2026-01-01T00:00:00"},
     ],
 )

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import orjson
 from fastapi import APIRouter, Depends, Header, Path, Query, Response
-from pydantic import AwareDatetime, ValidationError
+from pydantic import ValidationError
 
 from botpool.api.auth import KeyRoute, TheCaller, is_operator
 from botpool.api.dependencies import ThePool, TheSettings, TheStore
@@ -31,7 +31,7 @@ from botpool.api.shapes import (
     StoppedBots,
 )
 from botpool.api.waiting import what_bots_wait_for
-from botpool.api.wire import PlatformName, Text, check_size
+from botpool.api.wire import Moment, PlatformName, Text, check_size
 from botpool.errors import (
     BotLive,
     BotNotFound,
@@ -192,9 +192,9 @@ async def list_bots(
     project_id: Annotated[int | None, Query(alias="projectId", ge=1, le=_LARGEST_ID)] = None,
     meeting_url: Annotated[Text | None, Query(alias="meetingUrl")] = None,
     created_after: Annotated[
-        AwareDatetime | None, Query(alias="createdAfter", description="Or at this time.")
+        Moment | None, Query(alias="createdAfter", description="Or at this time.")
     ] = None,
-    created_before: Annotated[AwareDatetime | None, Query(alias="createdBefore")] = None,
+    created_before: Annotated[Moment | None, Query(alias="createdBefore")] = None,
     cursor: Cursor = None,
     limit: Limit = 50,
 ) -> BotList:
@@ -232,13 +232,13 @@ async def list_bots(
     )
 
 
-@router.get("/{botId}", responses=documented(BotNotFound))
+@router.get("/{botId:int}", responses=documented(BotNotFound))
 async def get_bot(bot_id: BotId, caller: TheCaller, store: TheStore) -> BotOut:
     """Get one bot, with its place in the queue and its slot."""
     return await _shown(store, caller, await visible(store, caller, bot_id))
 
 
-@router.post("/{botId}/stop", responses=documented(BotNotFound))
+@router.post("/{botId:int}/stop", responses=documented(BotNotFound))
 async def stop_bot(
     bot_id: BotId,
     caller: TheCaller,
@@ -256,7 +256,7 @@ async def stop_bot(
     return await _shown(store, caller, await store.bots.get(bot_id))
 
 
-@router.delete("/{botId}", status_code=204, responses=documented(BotNotFound, BotLive))
+@router.delete("/{botId:int}", status_code=204, responses=documented(BotNotFound, BotLive))
 async def delete_bot(bot_id: BotId, caller: TheCaller, pool: ThePool, store: TheStore) -> None:
     """Delete an ended bot: its data, events, logs, timeline and webhooks.
 
@@ -267,7 +267,9 @@ async def delete_bot(bot_id: BotId, caller: TheCaller, pool: ThePool, store: The
     await pool.assignments.delete_bot(bot_id)
 
 
-@router.get("/{botId}/timeline", responses=documented(BotNotFound, InvalidRequest, InvalidCursor))
+@router.get(
+    "/{botId:int}/timeline", responses=documented(BotNotFound, InvalidRequest, InvalidCursor)
+)
 async def get_bot_timeline(
     bot_id: BotId, caller: TheCaller, store: TheStore, cursor: Cursor = None, limit: Limit = 200
 ) -> Timeline:
@@ -278,7 +280,7 @@ async def get_bot_timeline(
     return Timeline.of(page, for_operator=is_operator(caller))
 
 
-@router.get("/{botId}/logs", responses=documented(BotNotFound, InvalidRequest, InvalidCursor))
+@router.get("/{botId:int}/logs", responses=documented(BotNotFound, InvalidRequest, InvalidCursor))
 async def get_bot_logs(
     bot_id: BotId,
     caller: TheCaller,

@@ -170,7 +170,9 @@ def add_error_handlers(app: FastAPI) -> None:
 def documented(*errors: type[BotpoolError]) -> dict[int | str, dict[str, Any]]:
     """The OpenAPI descriptions of the errors that a route may answer with."""
     found: dict[int | str, dict[str, Any]] = {}
-    for error in errors:
+    # Whoever may have a wrong key may have had too many.
+    also = (TooManyWrongKeys,) if Unauthorized in errors else ()
+    for error in (*errors, *also):
         # The first line is the error's message; what follows is for those who raise it.
         _document(found, _KINDS[error], (error.__doc__ or "").partition("\n")[0])
     return found

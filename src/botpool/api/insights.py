@@ -13,7 +13,7 @@ from pydantic import Field
 from botpool.api.auth import KeyRoute, TheCaller
 from botpool.api.dependencies import TheSettings, TheStore
 from botpool.api.errors import documented
-from botpool.api.wire import PlatformName, Wire
+from botpool.api.wire import NO_NUMBER, PlatformName, Wire
 from botpool.errors import Forbidden, InvalidRequest, TooManyRequests, Unauthorized
 from botpool.models.insights import Insights, InsightsRange, LaunchTimes, Spread, Waits
 from botpool.states import FailureCause, Platform
@@ -213,9 +213,12 @@ async def get_insights(
     settings: TheSettings,
     since: Annotated[
         datetime | None,
+        NO_NUMBER,
         Query(alias="from", description="By default a day before `to`; goes back to a full step."),
     ] = None,
-    until: Annotated[datetime | None, Query(alias="to", description="By default now.")] = None,
+    until: Annotated[
+        datetime | None, NO_NUMBER, Query(alias="to", description="By default now.")
+    ] = None,
     step: Annotated[
         int | None, Query(ge=1, le=31 * 86_400, description="Seconds; by default as makes a chart.")
     ] = None,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from itertools import chain
 from math import isfinite
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import orjson
 from pydantic import (
+    AwareDatetime,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -50,6 +52,22 @@ PlatformName = Annotated[
 
 MOST_EVENT_BYTES = 16384
 """Thousands of a bot's events are kept, and many are told in one answer."""
+
+_NUMBER = re.compile(r"[\s+-]*[\d.]+(?:[eE][+-]?\d+)?\s*")
+
+
+def _no_number(value: object) -> object:
+    """Refuse numbers, which would else be taken for seconds since 1970."""
+    if isinstance(value, str) and _NUMBER.fullmatch(value):
+        raise ValueError("must be a date and a time with its zone, such as 2026-01-01T00:00:00Z")
+    return value
+
+
+NO_NUMBER = BeforeValidator(_no_number)
+"""Lets a time be written as RFC 3339 has it, and not as a number."""
+
+Moment = Annotated[AwareDatetime, NO_NUMBER]
+"""A time with its zone, outside of a body."""
 
 _DEEPEST = 100
 _MOST_UNKNOWN = 10

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, SkipValidation
 
@@ -163,7 +163,7 @@ class CreateBots(Wire):
 class StopBots(Asked):
     """The bots to stop, at most 100, and why."""
 
-    ids: list[int] = Field(min_length=1, max_length=100)
+    ids: list[Annotated[int, Field(strict=True)]] = Field(min_length=1, max_length=100)
     reason: str | None = Field(default=None, max_length=1000)
 
 

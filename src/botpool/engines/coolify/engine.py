@@ -541,6 +541,8 @@ class CoolifyEngine:
         exited = application.state in EXITED
         if await self._version.get() >= _WRITES_EXITED_SINCE and (stop.was_up or not exited):
             return seen
+        if exited and not stop.was_up and not await self._view.newest_of(uuid):
+            return Observation(state=ContainerState.CREATED, detail=seen.detail)
         if exited:
             apart = 0.0
         elif application.state == "restarting":

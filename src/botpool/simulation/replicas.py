@@ -11,7 +11,7 @@ import asyncio
 import random
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from botpool.errors import BotpoolError, DatabaseUnreachable, EngineUnavailable
+from botpool.errors import BotpoolError, DatabaseBusy, DatabaseUnreachable, EngineUnavailable
 from botpool.pool import Pool
 from botpool.reconciler import Reconciler
 from botpool.simulation.virtual_time import Process
@@ -197,8 +197,8 @@ class Replica:
             raise Unreachable
         try:
             return task.result()
-        except DatabaseUnreachable as error:
-            raise Unreachable from error
+        except (DatabaseUnreachable, DatabaseBusy) as error:
+            raise Unreachable from error  # a caller gets 503 for either, and asks again
 
 
 def forget(task: asyncio.Future[Any]) -> None:

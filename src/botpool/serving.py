@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("botpool")
 
 _CLOSE_SECONDS = 5
+_HOSTS_SECONDS = 5
 _LOOK_SECONDS = 0.2
 
 
@@ -117,14 +118,21 @@ async def serving(
         admin = await keys.admin()
         replica = new_replica_name()
         await stack.enter_async_context(_present(store, replica, _role(api=api, worker=worker)))
+        reconciler = None
         if worker:
-            await stack.enter_async_context(_working(database, store, pool, settings, replica))
+            reconciler = await stack.enter_async_context(
+                _working(database, store, pool, settings, replica)
+            )
         if listening is not None:
             await stack.enter_async_context(
                 _answering(database, store, pool, settings, keys, replica, listening)
                 if api
                 else _http(create_worker_app(store), settings, listening)
             )
+        if reconciler is not None:
+            # Bots are answered meanwhile. A host that does not answer delays nobody for long.
+            with suppress(TimeoutError):
+                await asyncio.wait_for(reconciler.hosts_reported.wait(), _HOSTS_SECONDS)
         url = None if listening is None else settings.local_url
         yield Served(store, pool, url, _where(settings), Sessions(store), admin)
 
@@ -205,7 +213,7 @@ class _Workers:
 @asynccontextmanager
 async def _working(
     database: Database, store: Store, pool: Pool, settings: Settings, replica: str
-) -> AsyncIterator[None]:
+) -> AsyncIterator[Reconciler]:
     installation = await store.installation.name()
     workers = _Workers(store)
     engines = make_engines(settings, installation, lambda: workers.count)
@@ -220,7 +228,7 @@ async def _working(
             _beside("webhooks", webhooks.run(database)) as delivering,
         ):
             try:
-                yield
+                yield reconciler
             finally:
                 reconciler.stop()
                 webhooks.stop()

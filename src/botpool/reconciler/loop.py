@@ -113,6 +113,8 @@ class Reconciler:
         self.step_seconds: float | None = None
         """How long one step of a slot may take. By default as long as its engine allows."""
         self.shutdown_seconds = _SHUTDOWN_SECONDS
+        self.hosts_reported = asyncio.Event()
+        """Set when it has first reported its hosts: from then on a bot can be given a slot."""
         self.counts: Counter[str] = Counter()
         """How many slots were taken, how many steps were done, and how many of them failed."""
 
@@ -199,6 +201,7 @@ class Reconciler:
         """Report which hosts new slots can be on, and how many slots each may have."""
         engine = self._context.settings.engine
         await self._context.health.report(engine, self._context.engines[engine].hosts())
+        self.hosts_reported.set()
 
     async def recover_once(self, *, dry_run: bool = False, by_hand: bool = False) -> list[Decision]:
         """Find what is stuck, and recover it unless `dry_run`."""

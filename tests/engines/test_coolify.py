@@ -571,6 +571,28 @@ async def test_below_4_3_3_a_status_that_stays_does_not_hold_a_slot_for_ever() -
         assert (await s.api.applications())[0].state == "running"
         assert 5 <= s.coolify.now - began < 20
         assert s.asked(before).count("GET/applications/logs") == 2
+        # Who compares meets the same old status, and need not ask. But it is not believed for ever.
+        await asyncio.sleep(60)
+        assert await s.state(container) is EXITED
+        assert s.asked(before).count("GET/applications/logs") == 2
+        await asyncio.sleep(600)
+        assert await s.state(container) is EXITED
+        assert s.asked(before).count("GET/applications/logs") == 3
+
+
+@virtual
+async def test_below_4_3_3_a_status_that_changed_since_the_proof_is_looked_into() -> None:
+    async with site(version="4.3.2", stop_seconds=2) as s:
+        container, _ = await s.started()
+        await s.engine.observe(container)
+        await s.engine.stop(container, 1)
+        await s.coolify.idle()
+        while await s.state(container) is not EXITED:
+            await asyncio.sleep(1)
+        s.made(container).history.append((s.coolify.now, "running:healthy"))
+        await asyncio.sleep(60)
+        with patch.object(s.api, "logs", AsyncMock(return_value=["runs"])):
+            assert await s.state(container) is RUNNING
 
 
 @virtual

@@ -17,7 +17,7 @@ two descriptions. Everything else is read for all slots at once (view.py). What 
   is asked for logs once. If not, Coolify finds no running container when asked for logs, twice,
   some seconds apart: one such answer is weak, because a container that Docker is about to restart
   gets it, too. If the status says that it restarts, the two are farther apart than Docker ever
-  waits.
+  waits. A comparison that meets the same old status within minutes does not ask again.
 """
 
 from __future__ import annotations
@@ -75,6 +75,8 @@ _STOPS_APART = Backoff(60.0, 600.0)
 _WORD_SECONDS = 5.0
 """So long after its deployment is over, a bot is usually heard. Only then is Coolify asked."""
 _SILENCES_APART_SECONDS = 5.0
+_STALE_SECONDS = 600.0
+"""So long, a status that was proved wrong is not asked about again, if it stays the same."""
 _RESTARTS_APART_SECONDS = 65.0
 """Docker waits at most a minute before it restarts a container."""
 _PATIENCE_SECONDS = 900.0
@@ -120,6 +122,9 @@ class _Stop:
     """When Coolify, asked for logs, first found no running container."""
     ask_at: float = -inf
     """When to ask for logs again."""
+    stale: str | None = None
+    """The status with which it was proved stopped. As long as it stays, it says nothing new."""
+    stale_until: float = -inf
 
 
 class CoolifyEngine:
@@ -549,8 +554,12 @@ class CoolifyEngine:
             apart = _RESTARTS_APART_SECONDS
         else:
             apart = _SILENCES_APART_SECONDS
+        detail = f"status {seen.detail}, and nothing runs"
+        now = asyncio.get_running_loop().time()
+        if stop.stale == application.status and now < stop.stale_until:
+            return Observation(state=ContainerState.EXITED, detail=detail)
         if await self._silent_for(uuid, stop, apart):
-            detail = f"status {seen.detail}, and nothing runs"
+            stop.stale, stop.stale_until = application.status, now + _STALE_SECONDS
             return Observation(state=ContainerState.EXITED, detail=detail)
         detail = f"status {seen.detail}, and not known to have stopped"
         return Observation(state=ContainerState.RUNNING, detail=detail)

@@ -19,6 +19,7 @@ from botpool.access.sessions import Sessions
 from botpool.api import create_app, create_worker_app
 from botpool.api.connections import server_config
 from botpool.dashboard import add_dashboard
+from botpool.doctor import Rounds
 from botpool.engines import check_engine, lacks_images, make_engines
 from botpool.errors import BotpoolError, SettingsInvalid, SetupError
 from botpool.feed.orders import Orders
@@ -221,11 +222,13 @@ async def _working(
         store, pool, engines, settings, installation=installation, replica=replica
     )
     webhooks = Webhooks(store, settings, replica=replica)
+    doctor = Rounds(store, pool, settings, replica)
     try:
         async with (
             _beside("workers", workers.keep_counting()),
             _beside("reconciler", reconciler.run(database)) as reconciling,
             _beside("webhooks", webhooks.run(database)) as delivering,
+            _beside("doctor", doctor.run(database)),
         ):
             try:
                 yield reconciler

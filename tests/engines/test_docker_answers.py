@@ -102,6 +102,14 @@ async def test_a_state_that_is_not_known_is_no_state() -> None:
             await engine.observe(ONE)
 
 
+async def test_a_container_tells_its_exit_code_and_how_often_docker_restarted_it() -> None:
+    status, said = found("exited", ExitCode=3)
+    answers = {"GET /containers/one/json": (status, {**said, "RestartCount": 2})}
+    async with imitated_docker(answers) as engine:
+        seen = await engine.observe(ONE)
+        assert (seen.exit_code, seen.restarts) == (3, 2)
+
+
 async def test_a_container_that_is_being_removed_has_ended_and_is_waited_for() -> None:
     answers = {
         "GET /containers/one/json": found("removing"),

@@ -13,10 +13,12 @@ import httpx
 import pytest
 
 from botpool.access.keys import Keys
+from botpool.access.projects import Projects
 from botpool.api import create_app
 from botpool.dashboard import add_dashboard
 from botpool.dashboard.bots import _value
 from botpool.models.bots import BotSearch
+from botpool.models.diagnoses import Finding, Result
 from botpool.pool import Pool
 from botpool.settings import Settings
 from botpool.states import BotStatus, Platform, Role
@@ -174,6 +176,44 @@ async def test_a_form_sends_as_many_bots_as_it_asks_for_or_none(
     again = await http.post(f"/bots/{sent[0].id}/again")
     assert again.status_code == 303
     assert len(await store.bots.search(BotSearch(text="Minutes"))) == 5
+
+
+async def test_a_form_sends_bots_of_the_project_that_is_chosen_and_again_of_the_same(
+    http: httpx.AsyncClient, store: Store
+) -> None:
+    meet = "https://meet.google.com/abc-defg-hij"
+    assert '<select name="project">' not in (await http.get("/")).text
+    project, _ = await Projects(store).create("Sales")
+    assert f'<option value="{project.id}">Sales</option>' in (await http.get("/")).text
+    for data, wanted in (({}, 1), ({"project": str(project.id)}, project.id)):
+        await http.post("/bots", data={"meetingUrl": meet, **data})
+        (sent,) = await store.bots.search(BotSearch(limit=1))
+        assert sent.project_id == wanted
+    await http.post(f"/bots/{sent.id}/again")
+    (again,) = await store.bots.search(BotSearch(limit=1))
+    assert (again.id, again.project_id) == (sent.id + 1, project.id)
+    wrong = await http.post("/bots", data={"meetingUrl": "?", "project": str(project.id)})
+    assert f'<option value="{project.id}" selected>Sales</option>' in wrong.text
+
+
+async def test_settings_show_what_doctor_found_and_have_it_look_again(
+    http: httpx.AsyncClient, store: Store
+) -> None:
+    assert "has not looked yet" in (await http.get("/settings")).text
+    assert (await http.post("/settings/doctor/check")).status_code == 303
+    asked = (await http.get("/settings")).text
+    assert "a worker checks soon" in asked
+    assert "Check now" not in asked
+    await store.diagnoses.take("one", 1000, 1000)
+    away = Finding(
+        check="database", engine=None, result=Result.PROBLEM, found=EVIL, mend="Start it."
+    )
+    await store.diagnoses.record("one", [away])
+    page = (await http.get("/settings")).text
+    assert "1 problem in 1 check" in page
+    assert "Start it." in page
+    assert "Check now" in page
+    assert EVIL not in page
 
 
 async def test_people_find_bots_by_what_they_know_of_them(

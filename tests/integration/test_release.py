@@ -10,6 +10,7 @@ from botpool.engines.base import ContainerState, Observation
 from botpool.engines.simulated import Faults
 from botpool.errors import EngineRefused, EngineUnavailable
 from botpool.models.assignments import FailedLaunch
+from botpool.models.bots import ContainerFacts
 from botpool.states import (
     BotStatus,
     FailureCause,
@@ -112,6 +113,26 @@ async def test_the_logs_of_a_failed_launch_are_kept_too(database: Database) -> N
             "container exited with code 3, deployment deployment-1; its last lines:\nno browser"
         )
         assert await works.store.bots.container_logs(bot.id) == ["no browser"]
+        assert (await works.store.bots.container_facts(bot, None)).exit_code == 3
+
+
+async def test_how_a_container_ended_is_kept_for_its_bot_and_told_of_its_slot(
+    database: Database,
+) -> None:
+    async with working(database) as works:
+        bot = await works.launched()
+        slot = await works.slot_of(bot.id)
+        works.engine.exit(container(slot), 3)
+        await works.end(slot)
+        await works.reconciler.run_once()
+        bot, slot = await works.store.bots.get(bot.id), await works.store.slots.get(slot.id)
+        assert (await works.store.bots.container_facts(bot, None)).exit_code == 3
+        assert (await works.store.bots.container_facts_of_slot(slot)).exit_code == 3
+        # The next bot's container has done nothing yet.
+        following = await works.launched()
+        slot = await works.slot_of(following.id)
+        assert await works.store.bots.container_facts_of_slot(slot) == ContainerFacts()
+        assert await works.store.bots.container_facts(following, slot) == ContainerFacts()
 
 
 async def test_a_container_that_is_gone_is_made_again_for_the_next_bot(

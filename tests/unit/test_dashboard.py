@@ -10,8 +10,10 @@ from botpool.dashboard import words
 from botpool.dashboard.charts import BOTTOM, LEFT, RIGHT, TOP, chart
 from botpool.dashboard.waterfall import WIDTH, waterfall
 from botpool.models.attention import Need, NeedAction, NeedKind, Severity
+from botpool.models.diagnoses import Result
 from botpool.models.launches import Launch, LaunchPhase, Percentiles, Phase, phases_of
 from botpool.settings import Settings, effective_settings
+from botpool.states import BotStatus, FailureCause, SlotStatus
 
 NOW = datetime(2026, 1, 1, 14, tzinfo=UTC)
 
@@ -145,3 +147,10 @@ def test_settings_in_force_tell_where_they_come_from_and_no_secret(
     assert told["BOTPOOL_PORT"] == ("1", "given")
     assert told["BOTPOOL_ENGINE"] == ("process", "default")
     assert told["BOTPOOL_DATABASE_URL"] == ("", "default")
+
+
+def test_every_cause_and_every_status_has_its_words() -> None:
+    assert words.CAUSES.keys() == {*FailureCause}
+    assert words.STATUSES.keys() == words.STEPS.keys() == words.TONES.keys() == {*BotStatus}
+    assert words.SLOT_STATUSES.keys() == {*SlotStatus}
+    assert words.DIAGNOSIS_TONES.keys() == {*Result}

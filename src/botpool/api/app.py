@@ -14,6 +14,7 @@ from botpool.access.sessions import Sessions
 from botpool.api import (
     attention,
     bots,
+    doctor,
     health,
     insights,
     launches,
@@ -84,6 +85,7 @@ def create_app(
     app.include_router(launches.router)
     app.include_router(insights.router)
     app.include_router(attention.router)
+    app.include_router(doctor.router)
     app.include_router(projects.router)
     app.include_router(keys_router)
     app.include_router(webhooks.router)

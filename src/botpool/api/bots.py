@@ -358,10 +358,12 @@ def _project_of(caller: ApiKey, asked: int | None) -> int:
 async def _shown(store: Store, caller: ApiKey, bot: Bot) -> BotOut:
     place = await store.queue.place(bot.id) if bot.status is BotStatus.QUEUED else None
     slots, waiting = await what_bots_wait_for(store, [bot])
+    slot = slots.get(bot.id)
     return BotOut.of(
         bot,
         place,
-        slots.get(bot.id),
+        slot,
         waiting.get(bot.id),
+        await store.bots.container_facts(bot, slot),
         for_operator=is_operator(caller),
     )

@@ -143,10 +143,30 @@ class HostNote(Wire):
     data: HostNoteData
 
 
+class DoctorNoteData(Wire):
+    """How doctor's checks came out."""
+
+    platform: None = Field(description="Null: doctor examines the whole installation.")
+    status: Literal["ok", "warning", "problem"]
+    previous_status: Literal["ok", "warning", "problem"]
+    reason: str
+    details: dict[str, Any] = Field(description="`problems`, `warnings`; `by`: who asked for it.")
+
+
+class DoctorNote(Wire):
+    """Doctor has examined this installation: `GET /doctor` has what it found."""
+
+    id: EventId
+    type: Literal["doctor.noted"]
+    timestamp: Timestamp
+    data: DoctorNoteData
+
+
 class Event(
     RootModel[
         Annotated[
-            BotChange | BotReport | SlotChange | PoolChange | HostNote, Field(discriminator="type")
+            BotChange | BotReport | SlotChange | PoolChange | HostNote | DoctorNote,
+            Field(discriminator="type"),
         ]
     ]
 ):

@@ -96,7 +96,11 @@ async def list_slots(
 async def get_slot(slot_id: SlotId, _: TheAdmin, store: TheStore) -> SlotOut:
     """Get one slot."""
     slot = await store.slots.get(slot_id)
-    return SlotOut.of(slot, slot_waits_for(slot, await surroundings(store, [slot])))
+    return SlotOut.of(
+        slot,
+        slot_waits_for(slot, await surroundings(store, [slot])),
+        await store.bots.container_facts_of_slot(slot),
+    )
 
 
 @router.get(

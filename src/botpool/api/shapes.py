@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, SkipValidation
 
 from botpool.api.wire import Asked, PlatformName, Problem, Wire
-from botpool.models.bots import DEFAULT_PRIORITY
+from botpool.models.bots import DEFAULT_PRIORITY, ContainerFacts
 from botpool.models.replicas import ReplicaRole
 from botpool.models.waiting import Wait
 from botpool.states import (
@@ -69,6 +70,9 @@ _BOT: JsonDict = {
 }
 
 _FOR_OPERATORS = "Only operators see it."
+_EXIT_CODE = "What the container of its last launch ended with, if the engine told."
+_RESTARTS = "How often the engine restarted that container by itself, if it tells."
+_OF_ONE = "Not in lists."
 
 
 class CreateBot(Asked):
@@ -194,6 +198,10 @@ class WaitingForOut(Wire):
         return shown if for_operator else shown.model_copy(update=hidden)
 
 
+def _did(container: ContainerFacts | None) -> dict[str, Any]:
+    return asdict(container or ContainerFacts())
+
+
 class SlotOut(Wire):
     """A reusable container of one platform."""
 
@@ -223,17 +231,26 @@ class SlotOut(Wire):
         description=f"The same in words, and what was done. {_FOR_OPERATORS}"
     )
     deployment_status: str | None = Field(description=_FOR_OPERATORS)
+    exit_code: int | None = Field(default=None, description=f"{_EXIT_CODE} {_OF_ONE}")
+    restarts: int | None = Field(default=None, description=f"{_RESTARTS} {_OF_ONE}")
     waiting_for: WaitingForOut | None = None
     created_at: datetime
 
     @classmethod
     def of(
-        cls, slot: Slot, waiting: WaitingFor | None = None, *, for_operator: bool = True
+        cls,
+        slot: Slot,
+        waiting: WaitingFor | None = None,
+        container: ContainerFacts | None = None,
+        *,
+        for_operator: bool = True,
     ) -> Self:
-        """A slot as it goes over the wire, with what it waits for."""
-        own = cls.model_fields.keys() - {"deployment_status", "waiting_for"}
+        """A slot as it goes over the wire, with what it waits for, and how its container did."""
+        more = {"deployment_status", "waiting_for", "exit_code", "restarts"}
+        own = cls.model_fields.keys() - more
         shown = cls(
             **{name: getattr(slot, name) for name in own},
+            **_did(container),
             deployment_status=slot.deployment,
             waiting_for=WaitingForOut.of(waiting, for_operator=for_operator),
         )
@@ -278,6 +295,8 @@ class BotOut(Wire):
     callback_url: str | None
     deduplication_key: str | None
     metadata: dict[str, Any]
+    exit_code: int | None = Field(default=None, description=f"{_EXIT_CODE} {_OF_ONE}")
+    restarts: int | None = Field(default=None, description=f"{_RESTARTS} {_OF_ONE}")
     queue_position: int | None = None
     estimated_wait_ms: int | None = None
     waiting_for: WaitingForOut | None = None
@@ -290,18 +309,22 @@ class BotOut(Wire):
         place: QueuePlace | None = None,
         slot: Slot | None = None,
         waiting: WaitingFor | None = None,
+        container: ContainerFacts | None = None,
         *,
         for_operator: bool = True,
     ) -> Self:
         """A bot as it goes over the wire: its place in the queue, its slot, what it waits for."""
         more = {"queue_position", "estimated_wait_ms", "waiting_for", "slot"}
-        own = cls.model_fields.keys() - more
+        own = cls.model_fields.keys() - more - {"exit_code", "restarts"}
         return cls(
             **{name: getattr(bot, name) for name in own},
+            **_did(container),
             queue_position=place.position if place else None,
             estimated_wait_ms=place.estimated_wait_ms if place else None,
             waiting_for=WaitingForOut.of(waiting, for_operator=for_operator),
-            slot=SlotOut.of(slot, waiting, for_operator=for_operator) if slot else None,
+            slot=None
+            if slot is None
+            else SlotOut.of(slot, waiting, container, for_operator=for_operator),
         )
 
 

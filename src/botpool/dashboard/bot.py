@@ -63,6 +63,7 @@ async def show(
     waits = waiting.get(bot_id)
     now = await store.installation.now()
     launch = await store.launches.of_bot(bot_id)
+    slot = slots.get(bot_id)
     return page(
         request,
         "bot.html",
@@ -70,7 +71,8 @@ async def show(
         now,
         bot=bot,
         fall=None if launch is None else waterfall(launch, now, bot.ended_at),
-        slot=slots.get(bot_id) if is_operator(caller) else None,
+        slot=slot if is_operator(caller) else None,
+        container=await store.bots.container_facts(bot, slot),
         waiting=waits,
         sentence=of_bot(bot, waits, place),
         place=place,

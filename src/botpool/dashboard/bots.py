@@ -1,7 +1,6 @@
 """The list of bots: found, sent, and stopped or sent again, many at once."""
 
 import asyncio
-from http import HTTPStatus
 from typing import Annotated, Literal
 from urllib.parse import urlencode
 
@@ -15,7 +14,7 @@ from botpool.api.shapes import CreateBot, CreatedBotOut
 from botpool.api.waiting import what_bots_wait_for
 from botpool.dashboard import sending
 from botpool.dashboard.page import Form, PageRoute, TheForm, back, page
-from botpool.dashboard.pool import TheOverview
+from botpool.dashboard.pool import TheOverview, whole
 from botpool.dashboard.words import counted, of_bot
 from botpool.errors import BotpoolError, InvalidRequest
 from botpool.models.bots import Bot, BotSearch, BotSort
@@ -131,17 +130,7 @@ async def send(
         typed = sending.Sending.of(form, str(error))
     if caller.project_id is not None:
         return back("/bots", typed.error)
-    view = await overview.read()
-    return page(
-        request,
-        "pool.html",
-        caller,
-        view.now,
-        status=HTTPStatus.UNPROCESSABLE_ENTITY,
-        here="/",
-        view=view,
-        sending=typed,
-    )
+    return await whole(request, caller, store, overview, typed)
 
 
 async def send_all(

@@ -151,7 +151,7 @@ class Overview:
 
         async def render() -> str:
             view = await self._view()
-            return rendered("pool.html", caller, view.now, part=True, view=view, sending=None)
+            return rendered("pool.html", caller, view.now, part=True, view=view)
 
         return await self._parts.setdefault(caller.role, KeptCall(render, _KEPT_SECONDS))()
 

@@ -1,17 +1,21 @@
 """The page at `/`: the whole pool at a glance, and a field to send a bot."""
 
+import asyncio
 from http import HTTPStatus
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request
-from fastapi.responses import RedirectResponse, Response
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from botpool.api.auth import TheAdmin, TheCaller
-from botpool.api.dependencies import ThePool
+from botpool.api.dependencies import ThePool, TheStore
 from botpool.dashboard.overview import Overview
 from botpool.dashboard.page import PageRoute, TheForm, answered, back, is_part, page
+from botpool.dashboard.sending import Sending
 from botpool.dashboard.words import PLATFORMS
+from botpool.models.keys import ApiKey
 from botpool.states import Platform
+from botpool.store import Store
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
 
@@ -26,14 +30,37 @@ TheOverview = Annotated[Overview, Depends(overview_of)]
 
 
 @router.get("/")
-async def show(request: Request, caller: TheCaller, overview: TheOverview) -> Response:
+async def show(
+    request: Request, caller: TheCaller, store: TheStore, overview: TheOverview
+) -> Response:
     """The page. A client's key sees its own bots only, so it is led to them."""
     if caller.project_id is not None:
         return RedirectResponse("/bots", HTTPStatus.SEE_OTHER)
     if is_part(request):
         return answered(await overview.part(caller))
-    view = await overview.read()
-    return page(request, "pool.html", caller, view.now, view=view, sending=None)
+    return await whole(request, caller, store, overview)
+
+
+async def whole(
+    request: Request,
+    caller: ApiKey,
+    store: Store,
+    overview: Overview,
+    typed: Sending | None = None,
+) -> HTMLResponse:
+    """The page with its form; as it was `typed`, if something is wrong with that."""
+    view, projects = await asyncio.gather(overview.read(), store.projects.all())
+    return page(
+        request,
+        "pool.html",
+        caller,
+        view.now,
+        status=HTTPStatus.UNPROCESSABLE_ENTITY if typed else HTTPStatus.OK,
+        here="/",
+        view=view,
+        sending=typed,
+        projects=projects,
+    )
 
 
 @router.post("/pools/{platform}/pause")

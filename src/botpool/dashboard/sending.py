@@ -82,6 +82,7 @@ def asked(form: Form) -> list[CreateBot]:
 def again(bot: Bot) -> CreateBot:
     """The request for a bot like another one. It has no deduplication key: that is the other's."""
     return CreateBot(
+        project_id=bot.project_id,
         meeting_url=bot.meeting_url,
         bot_display_name=bot.bot_display_name,
         queue_timeout_ms=bot.queue_timeout_ms,

@@ -10,7 +10,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from botpool.access.projects import Projects
 from botpool.access.sessions import Sessions
 from botpool.api.auth import TheAdmin
-from botpool.api.dependencies import TheKeys, TheSessions, TheSettings, TheStore
+from botpool.api.dependencies import TheKeys, ThePool, TheSessions, TheSettings, TheStore
 from botpool.dashboard.page import Form, PageRoute, TheForm, back, page
 from botpool.errors import BotpoolError, InvalidRequest
 from botpool.feed.endpoints import Endpoints
@@ -56,6 +56,7 @@ async def _page(
         sessions=await sessions_of_app(request).listed(),
         session=request.state.session,
         replicas=await store.replicas.live(),
+        diagnosis=await store.diagnoses.newest(),
         effective=effective_settings(settings),
         roles=[*Role],
         event_types=ENDPOINT_EVENTS,
@@ -66,6 +67,16 @@ def sessions_of_app(request: Request) -> Sessions:
     """The sessions that the app was made with."""
     sessions: Sessions = request.app.state.sessions
     return sessions
+
+
+# Doctor
+
+
+@router.post("/doctor/check")
+async def check(caller: TheAdmin, pool: ThePool) -> RedirectResponse:
+    """Have doctor examine the installation: a worker does it."""
+    await pool.diagnoses.ask(by=caller.name)
+    return back("/settings", "A worker checks the installation. What it finds is shown here.")
 
 
 # Projects

@@ -102,9 +102,10 @@ async def show(
 ) -> HTMLResponse:
     """One slot, and its history."""
     slot = await store.slots.get(slot_id)
-    now, around, events = await asyncio.gather(
+    now, around, container, events = await asyncio.gather(
         store.installation.now(),
         surroundings(store, [slot]),
+        store.bots.container_facts_of_slot(slot),
         store.events.of_slot(slot_id, _LARGEST, _MOST_EVENTS, _MOST_EVENT_BYTES),
     )
     return page(
@@ -113,6 +114,7 @@ async def show(
         caller,
         now,
         slot=slot,
+        container=container,
         waiting=slot_waits_for(slot, around),
         events=[(datetime.fromisoformat(each.timestamp), each) for each in events.events],
         more_events=events.last is not None,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from markupsafe import Markup
 
 from botpool.meetings import FORMS
+from botpool.models.diagnoses import Result
 from botpool.models.waiting import Wait
 from botpool.states import BotStatus, FailureCause, Platform, Role, SlotStatus
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from botpool.models.attention import Need
     from botpool.models.bots import Bot
+    from botpool.models.diagnoses import Diagnosis
     from botpool.models.events import Event
     from botpool.models.queue import QueuePlace
     from botpool.models.waiting import WaitingFor
@@ -40,6 +42,7 @@ CAUSES = {
     FailureCause.LEFT_BY_HOST: "sent out of the call",
     FailureCause.NOT_ADMITTED: "not let in",
     FailureCause.BOT_FAILED: "gave up",
+    FailureCause.MAX_DURATION: "stayed as long as it may",
 }
 
 STATUSES = {
@@ -103,7 +106,7 @@ class Sentence(NamedTuple):
 def of_bot(bot: Bot, waiting: WaitingFor | None, place: QueuePlace | None = None) -> Sentence:
     """What a bot does now, or how it ended."""
     tone = TONES[bot.status]
-    if bot.failure_cause is not None:
+    if bot.status is BotStatus.FATAL and bot.failure_cause is not None:
         return Sentence(f"Failed: {CAUSES[bot.failure_cause]}", tone)
     if bot.ended_at is not None:
         if bot.status is BotStatus.DONE and bot.joined_at is not None:
@@ -194,6 +197,12 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def of_exit(code: int) -> str:
+    """What a container ended with, and what that means, where it means the same everywhere."""
+    meaning = {0: "ended by itself", 137: "killed", 143: "told to stop"}.get(code)
+    return f"{code}, {meaning}" if meaning else str(code)
+
+
 def _ticking(kind: str, told: Callable[[timedelta], str]) -> Callable[[datetime, datetime], Markup]:
     def tick(at: datetime, now: datetime) -> Markup:
         return Markup('<time class="num" data-{} datetime="{}">{}</time>').format(
@@ -274,6 +283,27 @@ def mending(need: Need) -> str | None:
     if need.webhook_id is not None:
         return f"/settings{path}/resume" if action.method == "PATCH" else "/settings#webhooks"
     return "#queue" if path.startswith("/queue") else path
+
+
+def of_diagnosis(diagnosis: Diagnosis) -> str:
+    """How doctor's checks came out."""
+    counts = diagnosis.counts
+    told = [
+        counted(counts[result], result)
+        for result in (Result.PROBLEM, Result.WARNING)
+        if counts[result]
+    ]
+    checks = counted(counts.total() - counts[Result.NOT_CHECKED], "check")
+    return f"{' and '.join(told)} in {checks}" if told else f"{checks}, all well"
+
+
+DIAGNOSIS_TONES = {
+    Result.OK: "busy",
+    Result.WARNING: "deploying",
+    Result.PROBLEM: "error",
+    Result.NOT_CHECKED: "idle",
+}
+"""The colour and the shape of what a check came to: those of slots."""
 
 
 SLOT_STATUSES = {

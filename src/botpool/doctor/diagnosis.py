@@ -11,10 +11,11 @@ from botpool.doctor.container_file import examine_container_file, examine_left_o
 from botpool.doctor.coolify import examine_coolify
 from botpool.doctor.database import examine_database
 from botpool.doctor.docker import examine_docker
-from botpool.doctor.findings import Finding, Report, Result
+from botpool.doctor.findings import Report
 from botpool.doctor.images import examine_images
 from botpool.doctor.process import examine_process
 from botpool.engines.base import EngineName
+from botpool.models.diagnoses import Finding, Result
 from botpool.settings import unknown_variables
 from botpool.states import Platform
 

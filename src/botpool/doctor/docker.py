@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from aiodocker import Docker
 
     from botpool.doctor.database import Known
-    from botpool.doctor.findings import Check, Finding
+    from botpool.doctor.findings import Check
+    from botpool.models.diagnoses import Finding
     from botpool.settings import Settings
 
 _START = "Start Docker there, or correct BOTPOOL_DOCKER_HOSTS."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from botpool.doctor.findings import Result
+from botpool.models.diagnoses import Result
 from botpool.states import Platform
 
 if TYPE_CHECKING:

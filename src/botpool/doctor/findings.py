@@ -3,43 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
-from enum import StrEnum
 from typing import TYPE_CHECKING, Self
 
 from botpool.errors import BotpoolError
+from botpool.models.diagnoses import Finding, Result
 
 if TYPE_CHECKING:
     from types import TracebackType
 
 SECONDS = 15.0
 """How long a check may take unless it says otherwise."""
-
-
-class Result(StrEnum):
-    """How a check came out."""
-
-    OK = "ok"
-    WARNING = "warning"
-    """It works, but could be better, or may stop working some day."""
-    PROBLEM = "problem"
-    """Bots fail because of it."""
-    NOT_CHECKED = "not checked"
-    """It can't be checked from here, or not before something else is fixed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """What a check found. `mend` is what to do about it, empty if there is nothing to do.
-
-    `engine` is the engine that it is about; None for the database and the settings as a whole.
-    """
-
-    check: str
-    engine: str | None
-    result: Result
-    found: str
-    mend: str = ""
 
 
 class Check:

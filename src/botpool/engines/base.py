@@ -68,10 +68,12 @@ class Observation:
     """A container as the engine sees it now. `detail` is in the engine's own words.
 
     `deployment` is a deployment that may still start the container, if the engine knows one.
+    `restarts` is how often the engine has restarted it by itself; None if the engine can't tell.
     """
 
     state: ContainerState
     exit_code: int | None = None
+    restarts: int | None = None
     detail: str = ""
     deployment: str | None = None
 

@@ -155,6 +155,14 @@ class LogPage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerFacts:
+    """How a bot's container did until now, or until its end, as far as its engine tells."""
+
+    exit_code: int | None = None
+    restarts: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BotPage:
     """Which bots to list: ids below `before`, newest first, filtered by the other fields.
 

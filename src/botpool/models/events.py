@@ -33,6 +33,9 @@ class EventType(StrEnum):
     HOST_NOTED = "host.noted"
     """Something that an operator asked for was done on a host, or failed there."""
 
+    DOCTOR_NOTED = "doctor.noted"
+    """Doctor has examined this installation."""
+
     @property
     def of_bot(self) -> bool:
         """Whether it tells of a bot, and of nothing else."""

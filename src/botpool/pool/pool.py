@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from botpool.pool.assignments import Assignments
 from botpool.pool.container_logs import ContainerLogs
 from botpool.pool.creation import Creation
+from botpool.pool.diagnoses import Diagnoses
 from botpool.pool.hosts import Hosts
 from botpool.pool.lease_check import LeaseCheck
 from botpool.pool.listening import Listening
@@ -39,6 +40,7 @@ class Pool:
         self.relaunch = Relaunch(store, settings, publisher, self.assignments)
         self.slots = Slots(store, publisher, leases)
         self.container_logs = ContainerLogs(store, publisher)
+        self.diagnoses = Diagnoses(store, publisher)
         self.hosts = Hosts(store, settings, publisher)
         self.listening = Listening(store, settings)
         self.retention = Retention(store, settings)

@@ -10,12 +10,13 @@ import structlog
 
 from botpool.errors import EngineError
 from botpool.logs import log_failure
+from botpool.models.bots import ContainerFacts
 from botpool.models.storable import storable
 from botpool.reconciler.context import container_of
 from botpool.states import BotStatus
 
 if TYPE_CHECKING:
-    from botpool.engines.base import Container
+    from botpool.engines.base import Container, Observation
     from botpool.models.slots import Slot
     from botpool.reconciler.context import Context
 
@@ -58,20 +59,32 @@ class LiveLogs:
     async def _read(self, slot: Slot) -> None:
         container, engine = container_of(slot), self._context.engine(slot)
         lines: list[str] | None = None
+        facts = ContainerFacts()
         try:
             async with asyncio.timeout(engine.traits.patience_seconds):
                 if container is not None:
                     written = await engine.logs(container, _KEPT_LINES)
                     lines = [storable(line) for line in written]
+                    if not engine.traits.metered:
+                        facts = facts_of(await engine.observe(container))
         except (EngineError, TimeoutError) as error:
             log_failure("logs not read", error, slot_name=slot.slot_name, lease=slot.lease)
         await self._context.store.bots.keep_container_logs(
-            slot.assigned_bot_id or 0, slot.id, slot.lease, lines, final=False
+            slot.assigned_bot_id or 0, slot.id, slot.lease, lines, facts, final=False
         )
 
 
-async def keep_last(context: Context, slot: Slot, container: Container) -> None:
-    """Keep what the container wrote. If its logs can't be read, the slot doesn't wait for them.
+def facts_of(observation: Observation) -> ContainerFacts:
+    """How a container did, as the engine sees it."""
+    return ContainerFacts(exit_code=observation.exit_code, restarts=observation.restarts)
+
+
+async def keep_last(
+    context: Context, slot: Slot, container: Container, ended: Observation | None = None
+) -> None:
+    """Keep what the container wrote, and how it `ended`, if that is known.
+
+    If its logs can't be read, the slot doesn't wait for them.
 
     On an engine that counts requests, only if its bot did not end well: the others have sent their
     log lines themselves.
@@ -89,6 +102,7 @@ async def keep_last(context: Context, slot: Slot, container: Container) -> None:
         _log.warning("logs lost", slot_name=slot.slot_name, lease=slot.lease, error=str(error))
         return
     kept = [storable(line) for line in lines]
+    facts = ContainerFacts() if ended is None else facts_of(ended)
     # If the engine doesn't keep logs, an empty list is kept, too, so that we don't ask again.
-    if kept or not context.engine(slot).traits.keeps_logs:
-        await context.store.bots.keep_container_logs(bot_id, slot.id, slot.lease, kept)
+    if kept or facts != ContainerFacts() or not context.engine(slot).traits.keeps_logs:
+        await context.store.bots.keep_container_logs(bot_id, slot.id, slot.lease, kept, facts)

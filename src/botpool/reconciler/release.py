@@ -196,18 +196,18 @@ async def _stop_and_clean(context: Context, slot: Slot, *, retired: bool) -> boo
     await context.confirm(slot)
     await engine.stop(container, context.settings.stop_grace_ms / 1000)
     context.reached(Checkpoint.RELEASE_STOPPED)
-    state = (await engine.observe(container)).state
-    if state not in STOPPED:
+    seen = await engine.observe(container)
+    if seen.state not in STOPPED:
         return False
     context.reached(Checkpoint.RELEASE_PROVED)
     if engine.traits.keeps_logs:
-        await keep_last(context, slot, container)
+        await keep_last(context, slot, container, seen)
     context.reached(Checkpoint.RELEASE_LOGGED)
     if retired:
         await _remove(context, slot)
-    elif state is not ContainerState.CREATED or slot.deployment_started_at is not None:
+    elif seen.state is not ContainerState.CREATED or slot.deployment_started_at is not None:
         # After a failed start, a container may look new and yet never start.
-        await _clean(context, slot, state)
+        await _clean(context, slot, seen.state)
     context.reached(Checkpoint.RELEASE_CLEAN)
     return True
 

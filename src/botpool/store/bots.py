@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from botpool.errors import BotNotFound
 from botpool.models.assignments import Heartbeat
-from botpool.models.bots import LogLine, LogPage, RecentLaunches
+from botpool.models.bots import ContainerFacts, LogLine, LogPage, RecentLaunches
 from botpool.models.projects import Ruling
 from botpool.states import BotStatus, FailureCause, Platform, SlotStatus
 from botpool.store.postgres.database import LONG_SECONDS
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from botpool.models.slots import Slot
     from botpool.models.transitions import Transition
     from botpool.store.postgres.database import Database
+
+_UNKNOWN = ContainerFacts()
 
 
 class Bots:
@@ -189,14 +191,16 @@ class Bots:
         slot_id: int,
         lease: int,
         lines: Sequence[str] | None,
+        facts: ContainerFacts = _UNKNOWN,
         *,
         final: bool = True,
     ) -> None:
-        """Keep what a container wrote so far, or until its end. What is `final` stays.
+        """Keep what a container wrote, and how it did, so far or until its end: `final`, it stays.
 
         Without lines, because they could not be read, those that were read before stay.
         """
-        await self._queries.run("keep_container_logs", bot_id, slot_id, lease, lines, final)
+        known = (facts.exit_code, facts.restarts)
+        await self._queries.run("keep_container_logs", bot_id, slot_id, lease, lines, final, *known)
 
     async def want_container_logs(self, bot_id: int, fresh_ms: int) -> bool:
         """Want what a bot's container has written, unless that was read within `fresh_ms`.
@@ -222,6 +226,18 @@ class Bots:
         """What the containers of a bot wrote, as far as it was read."""
         rows = await self._queries.rows("container_logs", bot_id)
         return [line for row in rows for line in row["lines"]]
+
+    async def container_facts(self, bot: Bot, slot: Slot | None) -> ContainerFacts:
+        """How the container of a bot's last launch did. `slot` is the bot's, while it has one."""
+        place = None if slot is None else slot.id
+        row = await self._queries.row("container_facts", bot.id, bot.lease, place)
+        return _UNKNOWN if row is None else ContainerFacts(**row)
+
+    async def container_facts_of_slot(self, slot: Slot) -> ContainerFacts:
+        """How a slot's container did for the bot that it has, or had last."""
+        bot_id = slot.assigned_bot_id or slot.last_bot_id
+        row = await self._queries.row("container_facts_of_slot", bot_id, slot.id, slot.lease)
+        return _UNKNOWN if row is None else ContainerFacts(**row)
 
     async def had_container(self, container_ref: str) -> bool:
         """Whether a bot in the database ran in this container."""

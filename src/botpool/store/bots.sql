@@ -232,15 +232,17 @@ WHERE n <= $3 AND bytes_before < $4::bigint
 ORDER BY id;
 
 -- name: keep_container_logs
--- Keep what a container wrote ($4, NULL if that can't be read) while it served a bot: once and for all, until
--- its end ($5), or so far. The latter only while it serves this bot: later it may have written for another.
-INSERT INTO container_logs (bot_id, slot_id, lease, at, lines, final)
-SELECT id, $2, $3, botpool_now(), coalesce($4::text[], '{}'), $5 FROM bots
+-- Keep what a container wrote ($4, NULL if that can't be read) while it served a bot, and how it did ($6, $7):
+-- once and for all, until its end ($5), or so far. The latter only while it serves this bot: later it may have
+-- written for another.
+INSERT INTO container_logs (bot_id, slot_id, lease, at, lines, final, exit_code, restarts)
+SELECT id, $2, $3, botpool_now(), coalesce($4::text[], '{}'), $5, $6, $7 FROM bots
 WHERE id = $1 AND ($5 OR EXISTS (
     SELECT FROM bot_pool_slots WHERE id = $2 AND lease = $3 AND assigned_bot_id = $1
 ))
 ON CONFLICT (bot_id, slot_id, lease) DO UPDATE
-SET at = excluded.at, lines = coalesce($4, container_logs.lines), final = excluded.final, wanted_at = NULL
+SET at = excluded.at, lines = coalesce($4, container_logs.lines), final = excluded.final, wanted_at = NULL,
+    exit_code = excluded.exit_code, restarts = excluded.restarts
 WHERE NOT container_logs.final;
 
 -- name: has_container_logs
@@ -275,6 +277,17 @@ LIMIT 100;
 -- name: container_logs
 -- What the containers of a bot wrote, the oldest first.
 SELECT lines FROM container_logs WHERE bot_id = $1 ORDER BY at, lease;
+
+-- name: container_facts
+-- How a bot's container did under a lease ($2), on this slot ($3) if that is known.
+SELECT exit_code, restarts FROM container_logs
+WHERE bot_id = $1 AND lease = $2 AND ($3::bigint IS NULL OR slot_id = $3)
+ORDER BY at DESC
+LIMIT 1;
+
+-- name: container_facts_of_slot
+-- How a slot's container did under its present lease.
+SELECT exit_code, restarts FROM container_logs WHERE bot_id = $1 AND slot_id = $2 AND lease = $3;
 
 -- name: had_container
 -- Whether a bot ever ran in this container, as far back as bots are kept.

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from botpool.store.attention import Attention
 from botpool.store.bots import Bots
+from botpool.store.diagnoses import Diagnoses
 from botpool.store.events import Events
 from botpool.store.hosts import Hosts
 from botpool.store.insights import InsightsQueries
@@ -38,6 +39,7 @@ class Store:
     def __init__(self, database: Database) -> None:
         self.attention = Attention(database)
         self.bots = Bots(database)
+        self.diagnoses = Diagnoses(database)
         self.events = Events(database)
         self.hosts = Hosts(database)
         self.insights = InsightsQueries(database)

@@ -10,7 +10,7 @@ const PAUSE_FACTOR = 4;
 const RETRY_MS = [500, 1000, 2000, 4000, 8000];
 // What changes without an event, such as the progress of a pull.
 const ANYWAY_MS = 5000;
-const EVENTS = ["bot.status_changed", "bot.noted", "bot.event", "slot.status_changed", "slot.noted", "pool.status_changed", "host.noted"];
+const EVENTS = ["bot.status_changed", "bot.noted", "bot.event", "slot.status_changed", "slot.noted", "pool.status_changed", "host.noted", "doctor.noted"];
 
 let wanted = false;
 let underWay = false;

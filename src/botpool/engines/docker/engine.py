@@ -301,6 +301,7 @@ def _observation(found: Mapping[str, Any]) -> Observation:
     return Observation(
         state=state,
         exit_code=said["ExitCode"] if state is ContainerState.EXITED else None,
+        restarts=found.get("RestartCount"),
         detail=", ".join(word for word in words if word),
     )
 

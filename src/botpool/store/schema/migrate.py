@@ -33,6 +33,7 @@ _TABLES = (
     "bot_pool_slots",
     "bots",
     "container_logs",
+    "diagnosis",
     "duties",
     "hosts",
     "image_pulls",

@@ -13,7 +13,8 @@ CREATE OR REPLACE FUNCTION event(p_id bigint, p_type text, p_at timestamptz, p_d
 $$;
 
 -- A transition as an event. p_bot is its bot, NULL if it has none or if that is deleted. One that leaves the
--- status as it was is a note. What happens to a pool or a host is of no slot and no bot.
+-- status as it was is a note. What happens to a pool or a host, or what doctor
+-- tells, is of no slot and no bot.
 CREATE OR REPLACE FUNCTION transition_event(p_step transitions, p_bot bots) RETURNS jsonb
     LANGUAGE sql STABLE AS $$
     SELECT event(
@@ -29,7 +30,7 @@ CREATE OR REPLACE FUNCTION transition_event(p_step transitions, p_bot bots) RETU
             'reason', p_step.reason,
             'details', p_step.details
         ) || CASE
-            WHEN p_step.machine IN ('pool', 'host') THEN '{}'
+            WHEN p_step.machine IN ('pool', 'host', 'doctor') THEN '{}'
             ELSE jsonb_build_object(
                 'slotId', p_step.slot_id,
                 'slotName', p_step.slot_name,

@@ -291,6 +291,13 @@ class Settings(BaseSettings):
             " default nobody's. See [access](../how-to/access.md#behind-a-proxy)."
         ),
     )
+    path_prefix: str = Field(
+        default="",
+        description=(
+            "The path below which a proxy has botpool, such as `/botpool`, if it has no host of its"
+            " own. See [proxies](../how-to/proxy.md#below-a-path)."
+        ),
+    )
     max_metadata_bytes: int = Field(
         default=16_384,
         ge=0,
@@ -420,6 +427,14 @@ class Settings(BaseSettings):
         except ValueError as error:
             raise ValueError(f"must be addresses and networks: {error}") from None
         return text
+
+    @field_validator("path_prefix")
+    @classmethod
+    def _read_path_prefix(cls, text: str) -> str:
+        prefix = text.strip().rstrip("/")
+        if not re.fullmatch(r"(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)*", prefix):
+            raise ValueError("must be a path, such as /botpool")
+        return prefix
 
     @field_validator("warm_slots")
     @classmethod

@@ -31,6 +31,7 @@ from botpool.api.connections import LARGEST_BODY_BYTES
 from botpool.api.docs import add_docs, operation_id
 from botpool.api.errors import add_error_handlers, documented_everywhere
 from botpool.api.keys import router as keys_router
+from botpool.api.prefix import PathPrefix
 from botpool.feed.orders import Orders
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ def create_app(
         redirect_slashes=False,
         responses=documented_everywhere(),
         generate_unique_id_function=operation_id,
+        servers=[{"url": settings.path_prefix}] if settings.path_prefix else None,
     )
     app.state.store = store
     app.state.pool = pool
@@ -75,6 +77,8 @@ def create_app(
     app.add_middleware(BodyLimit, most_bytes=LARGEST_BODY_BYTES)
     if settings.trusted_proxies:
         app.add_middleware(ProxyHeadersMiddleware, trusted_hosts=settings.trusted_proxies)
+    if settings.path_prefix:
+        app.add_middleware(PathPrefix, prefix=settings.path_prefix)
     add_error_handlers(app)
     # Routes are tried in this order: what is called most comes first.
     app.include_router(health.router)

@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Request
 
 from botpool.api.auth import KeyRoute, TheCaller, TheSession, is_operator
-from botpool.api.dependencies import TheSessions
+from botpool.api.dependencies import TheSessions, TheSettings
 from botpool.api.errors import documented
 from botpool.api.shapes import SessionList, SessionOut, SignInLink
 from botpool.errors import Forbidden, SessionNotFound, TooManyRequests, Unauthorized
@@ -23,7 +23,11 @@ _LARGEST_ID = 2**63 - 1
 
 @router.post("", status_code=201)
 async def create_sign_in_link(
-    request: Request, caller: TheCaller, session: TheSession, sessions: TheSessions
+    request: Request,
+    caller: TheCaller,
+    session: TheSession,
+    sessions: TheSessions,
+    settings: TheSettings,
 ) -> SignInLink:
     """Make a link that signs one browser in with your key, once, within ten minutes.
 
@@ -32,7 +36,7 @@ async def create_sign_in_link(
     if session is not None:
         raise Forbidden("Only a key can make a link that signs in, not a browser's session.")
     invitation = await sessions.invite(caller)
-    link = invitation.link(str(request.base_url))
+    link = invitation.link(f"{str(request.base_url).rstrip('/')}{settings.path_prefix}")
     return SignInLink(url=link, expires_at=invitation.expires_at)
 
 

@@ -35,7 +35,7 @@ _STYLE = """
   }
 """
 
-_SCRIPT = 'document.getElementById("here").textContent = location.origin'
+_SCRIPT = 'document.getElementById("here").textContent = location.href.replace(/\\/sign-in.*/, "")'
 
 
 _PAGE = f"""<!doctype html>

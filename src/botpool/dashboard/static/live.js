@@ -82,7 +82,7 @@ export function follow() {
     const query = new URLSearchParams();
     if (bot) query.set("botId", bot);
     if (last) query.set("lastEventId", last);
-    source = new EventSource(`/api/v1/stream?${query}`);
+    source = new EventSource(new URL(`../../api/v1/stream?${query}`, import.meta.url)); // below the path that we are at
     source.onopen = () => {
         failures = 0;
       state("live");

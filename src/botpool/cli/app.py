@@ -11,6 +11,7 @@ import typer
 from botpool import __version__
 from botpool.cli.demo import demo
 from botpool.cli.doctor import doctor
+from botpool.cli.first_process import leave_first_process
 from botpool.cli.keys import app as keys_app
 from botpool.cli.projects import app as projects_app
 from botpool.cli.recover import recover
@@ -85,6 +86,7 @@ def serve_command(
     """
     options = {"host": host, "port": port}
     settings = start(**{name: value for name, value in options.items() if value is not None})
+    leave_first_process()
     asyncio.run(serve(settings, role, stop_bots=stop_bots))
 
 

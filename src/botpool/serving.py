@@ -21,11 +21,13 @@ from botpool.api.connections import server_config
 from botpool.dashboard import add_dashboard
 from botpool.doctor import Rounds
 from botpool.engines import check_engine, lacks_images, make_engines
+from botpool.engines.measured import MeasuredEngine
 from botpool.errors import BotpoolError, SettingsInvalid, SetupError
 from botpool.feed.orders import Orders
 from botpool.feed.stream import Feed
 from botpool.feed.webhooks import Webhooks
 from botpool.logs import log_failure
+from botpool.metrics import Metrics
 from botpool.models.bots import BotPage
 from botpool.models.replicas import ReplicaRole, machine_name, new_replica_name
 from botpool.pool import Pool
@@ -39,6 +41,9 @@ from botpool.store import (
 )
 from botpool.store.replicas import SEEN_EVERY_SECONDS
 from botpool.tasks.finish import finish
+from botpool.tasks.lag import EventLoopLag
+from botpool.telemetry import Telemetry
+from botpool.tracing import tracing
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Iterator
@@ -113,22 +118,24 @@ async def serving(
         await migrate(database)
         store = Store(database)
         await _warn_of_few_connections(store, settings)
-        pool = Pool(store, settings)
+        replica = new_replica_name()
+        metrics = await stack.enter_async_context(_measuring(settings))
+        traces = await stack.enter_async_context(tracing(replica))
+        pool = Pool(store, settings, Telemetry(store, metrics, traces))
         await pool.queue.configure()
         keys = Keys(store, settings)
         admin = await keys.admin()
-        replica = new_replica_name()
         await stack.enter_async_context(_present(store, replica, _role(api=api, worker=worker)))
         reconciler = None
         if worker:
             reconciler = await stack.enter_async_context(
-                _working(database, store, pool, settings, replica)
+                _working(database, store, pool, settings, replica, metrics)
             )
         if listening is not None:
             await stack.enter_async_context(
-                _answering(database, store, pool, settings, keys, replica, listening)
+                _answering(database, store, pool, settings, keys, replica, listening, metrics)
                 if api
-                else _http(create_worker_app(store), settings, listening)
+                else _http(create_worker_app(store, settings, keys, metrics), settings, listening)
             )
         if reconciler is not None:
             # Bots are answered meanwhile. A host that does not answer delays nobody for long.
@@ -147,6 +154,16 @@ def _role(*, api: bool, worker: bool) -> ReplicaRole:
     if api and worker:
         return ReplicaRole.ALL
     return ReplicaRole.API if api else ReplicaRole.WORKER
+
+
+@asynccontextmanager
+async def _measuring(settings: Settings) -> AsyncIterator[Metrics]:
+    """What this replica counts. How late its event loop is, is measured all the time."""
+    metrics, lag = Metrics(), EventLoopLag()
+    metrics.expect_launches(settings.engine)
+    metrics.watch_event_loop(lag.worst)
+    async with _beside("event loop", lag.keep_measuring()):
+        yield metrics
 
 
 @asynccontextmanager
@@ -213,13 +230,27 @@ class _Workers:
 
 @asynccontextmanager
 async def _working(
-    database: Database, store: Store, pool: Pool, settings: Settings, replica: str
+    database: Database,
+    store: Store,
+    pool: Pool,
+    settings: Settings,
+    replica: str,
+    metrics: Metrics,
 ) -> AsyncIterator[Reconciler]:
     installation = await store.installation.name()
     workers = _Workers(store)
-    engines = make_engines(settings, installation, lambda: workers.count)
+    engines = {
+        name: MeasuredEngine(engine, metrics.called)
+        for name, engine in make_engines(settings, installation, lambda: workers.count).items()
+    }
     reconciler = Reconciler(
-        store, pool, engines, settings, installation=installation, replica=replica
+        store,
+        pool,
+        engines,
+        settings,
+        installation=installation,
+        replica=replica,
+        metrics=metrics,
     )
     webhooks = Webhooks(store, settings, replica=replica)
     doctor = Rounds(store, pool, settings, replica)
@@ -250,9 +281,10 @@ async def _answering(
     keys: Keys,
     replica: str,
     listening: socket.socket,
+    metrics: Metrics,
 ) -> AsyncIterator[None]:
     feed = Feed(store, Orders(store, settings))
-    app = create_app(store, pool, settings, keys, feed)
+    app = create_app(store, pool, settings, keys, feed, metrics)
     add_dashboard(app)
     async with (
         _beside("listening", pool.listening.keep_noting(replica)),

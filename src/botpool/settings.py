@@ -263,9 +263,15 @@ class Settings(BaseSettings):
         ge=0,
         le=65535,
         description=(
-            "The port on which a worker without an API answers `/healthz` and `/readyz`; `0` for a"
-            " free one. By default it listens on none. The other roles answer on `BOTPOOL_PORT`."
+            "The port on which a worker without an API answers `/healthz`, `/readyz` and"
+            " `/metrics`; `0` for a free one. By default it listens on none. The other roles answer"
+            " on `BOTPOOL_PORT`."
         ),
+    )
+    metrics_open: bool = Field(
+        default=False,
+        description="Whether anybody may read `/metrics`. By default an admin's or a viewer's key"
+        " is needed.",
     )
     admin_key: SecretStr | None = Field(
         default=None,

@@ -145,6 +145,14 @@ class Keys:
         known = await self.known(token_digest(key))
         return None if known is None else known.key
 
+    def last_read(self, key: str) -> ApiKey | None:
+        """The API key of this text as it was last read, however long ago that is.
+
+        For what may be told while the database is away: it may have been revoked since.
+        """
+        _, known = self._recent.get(token_digest(key), (0.0, None))
+        return None if known is None else known.key
+
     async def opens(self, key_id: int) -> bool:
         """Whether a key is still valid."""
         return await self.known(key_id) is not None

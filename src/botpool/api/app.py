@@ -18,6 +18,7 @@ from botpool.api import (
     health,
     insights,
     launches,
+    metrics,
     operations,
     pools,
     projects,
@@ -33,6 +34,7 @@ from botpool.api.errors import add_error_handlers, documented_everywhere
 from botpool.api.keys import router as keys_router
 from botpool.api.prefix import PathPrefix
 from botpool.feed.orders import Orders
+from botpool.metrics import Metrics
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -45,11 +47,16 @@ if TYPE_CHECKING:
 
 
 def create_app(
-    store: Store, pool: Pool, settings: Settings, keys: Keys, feed: Feed | None = None
+    store: Store,
+    pool: Pool,
+    settings: Settings,
+    keys: Keys,
+    feed: Feed | None = None,
+    counted: Metrics | None = None,
 ) -> FastAPI:
     """The REST API as an ASGI app, for callers with one of these keys.
 
-    It has `/stream` only if there is a feed.
+    It has `/stream` only if there is a feed. `/metrics` tells what was `counted`.
     """
     app = FastAPI(
         title="botpool",
@@ -65,15 +72,11 @@ def create_app(
     )
     app.state.store = store
     app.state.pool = pool
-    app.state.settings = settings
-    app.state.keys = keys
-    app.state.sessions = Sessions(store)
     app.state.feed = feed
     # Without a feed nobody tells of orders, and bots learn them when they have waited.
     app.state.orders = (feed and feed.orders) or Orders(store, settings)
-    app.state.readiness = health.Readiness(store)
-    app.state.limits = RateLimits(settings.rate_limit_per_second)
-    app.state.wrong_keys = WrongKeys()
+    _add_callers(app, store, settings, keys)
+    _add_health(app, store, counted or Metrics())
     app.add_middleware(BodyLimit, most_bytes=LARGEST_BODY_BYTES)
     if settings.trusted_proxies:
         app.add_middleware(ProxyHeadersMiddleware, trusted_hosts=settings.trusted_proxies)
@@ -82,6 +85,7 @@ def create_app(
     add_error_handlers(app)
     # Routes are tried in this order: what is called most comes first.
     app.include_router(health.router)
+    app.include_router(metrics.router)
     app.include_router(runtime.router)
     app.include_router(bots.router)
     app.include_router(pools.router)
@@ -101,13 +105,33 @@ def create_app(
     return app
 
 
-def create_worker_app(store: Store) -> FastAPI:
-    """What a worker without an API answers: whether it is alive, and whether it can work."""
+def create_worker_app(
+    store: Store, settings: Settings, keys: Keys, counted: Metrics | None = None
+) -> FastAPI:
+    """What a worker without an API answers: whether it is alive and can work, and its metrics."""
     app = FastAPI(title="botpool worker", version=__version__, openapi_url=None)
-    app.state.readiness = health.Readiness(store)
+    _add_callers(app, store, settings, keys)
+    _add_health(app, store, counted or Metrics())
     add_error_handlers(app)
     app.include_router(health.router)
+    app.include_router(metrics.router)
     return app
+
+
+def _add_callers(app: FastAPI, store: Store, settings: Settings, keys: Keys) -> None:
+    """What an app needs to know its callers."""
+    app.state.settings = settings
+    app.state.keys = keys
+    app.state.sessions = Sessions(store)
+    app.state.limits = RateLimits(settings.rate_limit_per_second)
+    app.state.wrong_keys = WrongKeys()
+
+
+def _add_health(app: FastAPI, store: Store, counted: Metrics) -> None:
+    """What an app tells of how its replica does."""
+    app.state.readiness = health.Readiness(store)
+    app.state.metrics = counted
+    app.state.scrapes = metrics.Scrapes(store, counted)
 
 
 class BodyLimit:

@@ -25,7 +25,7 @@ COOKIE = "botpool"
 _CHANGES_NOTHING = frozenset({"GET", "HEAD", "OPTIONS"})
 _SESSIONS = "/api/v1/sessions"
 
-_bearer = HTTPBearer(
+key_header = HTTPBearer(
     auto_error=False,
     scheme_name="apiKey",
     description="An API key, as `botpool keys create` prints it.",
@@ -48,7 +48,7 @@ async def identify(request: Request) -> ApiKey:
     found: ApiKey | None = getattr(request.state, "key", None)
     if found is not None:
         return found
-    bearer, cookie = await _bearer(request), await _cookie(request)
+    bearer, cookie = await key_header(request), await _cookie(request)
     key, session = await _authenticate(request, bearer, cookie)
     if key is None:
         if bearer is not None or cookie:
@@ -90,7 +90,7 @@ class KeyRoute(GuardedRoute):
 
 async def caller(
     request: Request,
-    _: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)],
+    _: Annotated[HTTPAuthorizationCredentials | None, Depends(key_header)],
     __: Annotated[str | None, Depends(_cookie)],
 ) -> ApiKey:
     """The key of the caller. Raises what `identify` raises."""

@@ -8,6 +8,7 @@ from fastapi import Depends, Request
 
 from botpool.access.keys import Keys
 from botpool.access.sessions import Sessions
+from botpool.metrics import Metrics
 from botpool.pool import Pool
 from botpool.settings import Settings
 from botpool.store import Store
@@ -43,8 +44,15 @@ async def sessions_of(request: Request) -> Sessions:
     return sessions
 
 
+async def metrics_of(request: Request) -> Metrics:
+    """The metrics that the app was made with."""
+    metrics: Metrics = request.app.state.metrics
+    return metrics
+
+
 ThePool = Annotated[Pool, Depends(pool_of)]
 TheSettings = Annotated[Settings, Depends(settings_of)]
+TheMetrics = Annotated[Metrics, Depends(metrics_of)]
 TheStore = Annotated[Store, Depends(store_of)]
 TheKeys = Annotated[Keys, Depends(keys_of)]
 TheSessions = Annotated[Sessions, Depends(sessions_of)]

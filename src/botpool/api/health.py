@@ -1,6 +1,5 @@
 """Whether the process is alive, and whether it can do its work."""
 
-import asyncio
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
@@ -34,15 +33,10 @@ class Readiness:
 
         It answers within seconds, and asks whether the database takes writes, too.
         """
-        asked = self._check.begin()
-        # We don't wait for its cancellation: giving up a connection that hangs may take long, too.
-        await asyncio.wait({asked}, timeout=_ANSWER_SECONDS)
-        if not asked.done():
-            self._check.give_up(asked)
-            raise DatabaseUnreachable
-        if asked.cancelled():
-            raise DatabaseUnreachable
-        return asked.result()
+        try:
+            return await self._check.within(_ANSWER_SECONDS)
+        except TimeoutError:
+            raise DatabaseUnreachable from None
 
     async def _ask(self) -> ReplicaCounts:
         try:

@@ -12,7 +12,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from botpool.api.auth import count_wrong_key
 from botpool.api.connections import caller_is_known
-from botpool.api.dependencies import ThePool, TheSettings, store_of
+from botpool.api.dependencies import TheMetrics, ThePool, TheSettings, store_of
 from botpool.api.errors import documented
 from botpool.api.routes import GuardedRoute
 from botpool.api.wire import (
@@ -112,10 +112,16 @@ async def claim_bot(
 
 @router.post("/heartbeat")
 async def send_heartbeat(
-    request: HeartbeatRequest, slot: TheSlot, pool: ThePool, settings: TheSettings
+    request: HeartbeatRequest,
+    slot: TheSlot,
+    pool: ThePool,
+    settings: TheSettings,
+    metrics: TheMetrics,
 ) -> HeartbeatAnswer:
     """Report that the bot is alive. The answer says whether it should leave its call."""
-    return _answer(await pool.assignments.heartbeat(slot.id, request.lease), settings)
+    found = await pool.assignments.heartbeat(slot.id, request.lease)
+    metrics.heard()
+    return _answer(found, settings)
 
 
 def _answer(found: Heartbeat, settings: Settings) -> HeartbeatAnswer:
@@ -132,6 +138,7 @@ async def wait_for_order(
     pool: ThePool,
     settings: TheSettings,
     orders: TheOrders,
+    metrics: TheMetrics,
 ) -> HeartbeatAnswer:
     """Wait for an order to leave: the answer of a heartbeat comes with it, or after 25 seconds.
 
@@ -140,9 +147,11 @@ async def wait_for_order(
     with orders.expected((slot.id, request.lease)) as expected:
         # Looked at after the wait has begun: an order between the two is not missed.
         found = await pool.assignments.heartbeat(slot.id, request.lease)
+        metrics.heard()
         if found.bot_status is not BotStatus.LEAVING:
             await expected.wait()
             found = await pool.assignments.heartbeat(slot.id, request.lease)
+            metrics.heard()
     return _answer(found, settings)
 
 

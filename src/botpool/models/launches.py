@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from datetime import datetime
 
 
@@ -79,6 +79,55 @@ class Launch:
         """How long it took from its beginning into the call, once it is there."""
         last = self.phases[-1].ended_at
         return None if last is None else (last - self.began_at).total_seconds() * 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BotOutcome:
+    """What came of a bot, and how far its last launch has come, for those who measure.
+
+    `engine` and `host` are of the slot that it is on or was on last; if that slot is gone, the
+    engine is that of new slots. It was wanted in its call since `wanted_at`; its last launch began
+    at `began_at`, and `ends` is when each phase of that has ended.
+    """
+
+    bot_id: int
+    correlation_id: str
+    platform: str
+    engine: str
+    host: str | None
+    slot_name: str | None
+    status: str
+    failure_cause: str | None
+    failure_reason: str | None
+    attempt: int
+    wanted_at: datetime
+    began_at: datetime
+    ended_at: datetime | None
+    ends: Sequence[datetime | None]
+
+    @property
+    def joined_at(self) -> datetime | None:
+        """When it was in its call, if it ever was."""
+        return self.ends[-1]
+
+    def phases(self) -> Iterator[tuple[Phase, datetime, datetime]]:
+        """The phases that have ended, each with its beginning and its end."""
+        for phase, began_at, ended_at in phases_of(self.ends, self.began_at):
+            if began_at is not None and ended_at is not None:
+                # The clock of the database may have been set back.
+                yield phase, min(began_at, ended_at), ended_at
+
+    def phase_seconds(self) -> Iterator[tuple[Phase, float]]:
+        """The phases that have ended, and how long each took."""
+        for phase, began_at, ended_at in self.phases():
+            yield phase, (ended_at - began_at).total_seconds()
+
+    @property
+    def total_seconds(self) -> float | None:
+        """How long it took until it was in its call, earlier launches included."""
+        if self.joined_at is None:
+            return None
+        return max((self.joined_at - self.wanted_at).total_seconds(), 0.0)
 
 
 def phases_of(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from enum import StrEnum
+from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -47,3 +48,19 @@ class ImagePull:
     def key(self) -> PullKey:
         """Which image it is, and where."""
         return PullKey(self.engine, self.host, self.image)
+
+
+class PullOutcome(StrEnum):
+    """What came of a pull."""
+
+    FETCHED = "fetched"
+    PRESENT = "present"
+    """The image was there already."""
+    FAILED = "failed"
+
+    @classmethod
+    def of(cls, *, fetched: bool, failed: bool) -> Self:
+        """What came of a pull that has failed, or had to fetch the image or not."""
+        if failed:
+            return cls("failed")
+        return cls("fetched" if fetched else "present")

@@ -118,7 +118,9 @@ class Assignments:
             await self._leases.check(slot_id, lease, assigned=True)
         elif written[0].from_status == SlotStatus.DEPLOYING:
             most = self._settings.admitted_deployments
-            for pull in await self._store.hosts.pass_turn(slot_id, most, heard=heard):
+            brought = await self._store.hosts.pass_turn(slot_id, most, heard=heard)
+            self._publisher.tell_pulls(brought)
+            for pull in brought:
                 await self._store.pulls.wake(pull, 0)
             self._publisher.wake(WORK)  # those that waited for their turn or the image are due
             await self._publisher.publish(self._store.hosts.note_launch(slot_id))

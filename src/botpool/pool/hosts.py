@@ -59,6 +59,14 @@ class Hosts:
         """Tell whoever asked for an image on a host that it is there, or why not."""
         return await self._publisher.publish(self._store.pulls.answer(key))
 
+    async def settle_pulls(self, engine: str, host: str) -> list[PullKey]:
+        """End the pulls on a host whose starts are over, and make the slots due that waited."""
+        ended = await self._store.pulls.settle(engine, host)
+        self._publisher.tell_pulls(ended)
+        for key in ended:
+            await self._store.pulls.wake(key, 0)
+        return ended
+
     async def note_healthy(self, engine: str, host: str, *, answers_only: bool = False) -> None:
         """Let a host on which something failed get work again; waiting bots get its slots.
 

@@ -22,6 +22,7 @@ from botpool.pool.retention import Retention
 from botpool.pool.slots import Slots
 
 if TYPE_CHECKING:
+    from botpool.pool.publisher import Listener
     from botpool.settings import Settings
     from botpool.store import Store
 
@@ -29,11 +30,11 @@ if TYPE_CHECKING:
 class Pool:
     """Makes the decisions. Safe to share between tasks; any number may work on one database.
 
-    Callers that only read use the store.
+    Callers that only read use the store. The listener hears of what this pool has written.
     """
 
-    def __init__(self, store: Store, settings: Settings) -> None:
-        publisher, leases = Publisher(store), LeaseCheck(store)
+    def __init__(self, store: Store, settings: Settings, listener: Listener | None = None) -> None:
+        publisher, leases = Publisher(store, listener), LeaseCheck(store)
         self.creation = Creation(store, settings, publisher)
         self.queue = Queue(store, settings, publisher)
         self.assignments = Assignments(store, settings, publisher, leases)

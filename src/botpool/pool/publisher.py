@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from botpool.logs import log_transitions
 from botpool.states import SLOT_NEEDS_WORK
@@ -10,17 +10,31 @@ from botpool.store.installation import FEED, WEBHOOKS, WORK
 from botpool.tasks.background import BackgroundCall
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Sequence
 
+    from botpool.models.pulls import PullKey
     from botpool.models.transitions import Transition
     from botpool.store import Store
 
 
-class Publisher:
-    """Logs and announces what was written."""
+class Listener(Protocol):
+    """Hears of what this replica wrote: of each change once, after it was committed."""
 
-    def __init__(self, store: Store) -> None:
+    def hear(self, written: Sequence[Transition]) -> None:
+        """Hear of transitions."""
+        ...
+
+    def hear_of_pulls(self, ended: Sequence[PullKey]) -> None:
+        """Hear of pulls by a start that have ended."""
+        ...
+
+
+class Publisher:
+    """Logs and announces what was written, and lets the listener know."""
+
+    def __init__(self, store: Store, listener: Listener | None = None) -> None:
         self._store = store
+        self._listener = listener
         self._channels: set[str] = set()
         self._announcement = BackgroundCall(self._announce)
 
@@ -32,6 +46,8 @@ class Publisher:
         """Log what was written, wake the listeners that it concerns, and return it."""
         log_transitions(written)
         if written:
+            if self._listener is not None:
+                self._listener.hear(written)
             channels = {FEED}
             for step in written:
                 if step.machine == "bot" and step.from_status != step.to_status:
@@ -40,6 +56,11 @@ class Publisher:
                     channels.add(WORK)
             self.wake(*channels)
         return written
+
+    def tell_pulls(self, ended: Sequence[PullKey]) -> None:
+        """Let it be known that pulls by a start have ended."""
+        if ended and self._listener is not None:
+            self._listener.hear_of_pulls(ended)
 
     def wake(self, *channels: str) -> None:
         """Wake the listeners on these channels, soon."""

@@ -10,6 +10,7 @@ import structlog
 
 from botpool.engines.base import Container
 from botpool.errors import EngineRefused, ReservationLost
+from botpool.metrics import Metrics
 from botpool.reconciler.checkpoints import go_on
 from botpool.tasks.backoff import spread
 
@@ -46,6 +47,7 @@ class Context:
     installation: str
     reached: Reached = go_on
     random: random.Random = field(default_factory=random.Random)
+    metrics: Metrics = field(default_factory=Metrics)
     told: set[str] = field(default_factory=set)
     """The containers that were logged once because no slot ever had them."""
 

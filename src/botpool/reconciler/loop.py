@@ -28,6 +28,7 @@ from botpool.errors import (
     StaleLease,
 )
 from botpool.logs import log_failure
+from botpool.metrics import Metrics
 from botpool.models.replicas import new_replica_name
 from botpool.reconciler.asked import Asked
 from botpool.reconciler.checkpoints import go_on
@@ -38,7 +39,7 @@ from botpool.reconciler.decisions import Decision, Outcome
 from botpool.reconciler.deploy import deploy
 from botpool.reconciler.health import HostHealth
 from botpool.reconciler.pulls import Pulls
-from botpool.reconciler.recovery import carry_out, decide
+from botpool.reconciler.recovery import IN_ERROR, carry_out, decide
 from botpool.reconciler.release import end_late, release, repair
 from botpool.reconciler.reservations import Reservations
 from botpool.reconciler.shown_status import LOOK_SECONDS, ShownStatus
@@ -86,6 +87,7 @@ class Reconciler:
         replica: str | None = None,
         reached: Reached = go_on,
         seed: int | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
         self._context = Context(
             store=store,
@@ -97,6 +99,7 @@ class Reconciler:
             installation=installation,
             reached=reached,
             random=random.Random(seed),  # noqa: S311 - spreads retries
+            metrics=metrics or Metrics(),
         )
         self._loop = Loop(
             self._look,
@@ -210,6 +213,8 @@ class Reconciler:
             return decisions
         done = [await carry_out(decision) for decision in decisions]
         for decision in done:
+            if decision.step != IN_ERROR:  # a repair counts itself
+                self._context.metrics.recovered(decision.outcome)
             if decision.outcome is not Outcome.SKIPPED:
                 _log.info(
                     "recovery",

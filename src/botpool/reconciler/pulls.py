@@ -34,7 +34,7 @@ from botpool.errors import (
 )
 from botpool.logs import log_failure
 from botpool.models.assignments import FailedLaunch
-from botpool.models.pulls import PullKey
+from botpool.models.pulls import PullKey, PullOutcome
 from botpool.reconciler.checkpoints import Checkpoint
 from botpool.reconciler.context import NOW
 from botpool.reconciler.telling import bot_in_log, tell_pull_error
@@ -199,8 +199,7 @@ class Pulls:
 
     async def settle(self, engine: str, host: str) -> None:
         """End the pulls on a host whose starts are over, and wake the slots that wait for them."""
-        for key in await self._context.store.pulls.settle(engine, host):
-            await self._context.store.pulls.wake(key, 0)
+        if await self._context.pool.hosts.settle_pulls(engine, host):
             self._wake()
 
     def _names(self) -> set[str]:
@@ -240,6 +239,8 @@ class Pulls:
             log.info("pull started")
         error: str | None = None
         retry_in = 0.0
+        clock = asyncio.get_running_loop().time
+        began, fetched = clock(), False
         try:
             fetched = await self._pull_while_ours(key, ahead=slot is None and not asked)
             if fetched or slot is not None:
@@ -265,7 +266,10 @@ class Pulls:
             log.warning("pull failed", error=error, attempts=pull.attempts)
             await tell_pull_error(context, key, pull.error, error, pull.attempts)
         context.reached(Checkpoint.PULL_DONE)
+        took = clock() - began
         await self.end(key, context.replica, error, retry_in)
+        outcome = PullOutcome.of(fetched=fetched, failed=error is not None)
+        context.metrics.pulled(pull.engine, pull.host, outcome, took)
         context.reached(Checkpoint.PULL_RECORDED)
 
     async def _pull_while_ours(self, key: PullKey, *, ahead: bool) -> bool:

@@ -50,6 +50,10 @@ if TYPE_CHECKING:
     Repair = Callable[[Slot], Awaitable[Outcome]]
 
 
+IN_ERROR = "error"
+"""The step that finds slots in error."""
+
+
 async def decide(context: Context, repair: Repair | None = None) -> list[Decision]:
     """Everything that is stuck, and what to do about it. Changes nothing yet.
 
@@ -161,7 +165,7 @@ async def in_error(context: Context, repair: Repair) -> list[Decision]:
     """Slots in error, to be repaired by hand. Otherwise their next repair comes by itself."""
     return [
         Decision(
-            step="error",
+            step=IN_ERROR,
             subject=slot.slot_name,
             outcome=Outcome.RECOVERED,
             reason=(

@@ -21,6 +21,7 @@ from botpool.reconciler.checkpoints import Checkpoint
 from botpool.reconciler.container_logs import keep_last
 from botpool.reconciler.containers import bring_up_to_date, create_if_image
 from botpool.reconciler.context import NOW, container_of
+from botpool.reconciler.decisions import Outcome
 from botpool.reconciler.warming import bring_image
 from botpool.states import BotStatus, FailureCause, SlotStatus
 from botpool.tasks.backoff import Backoff
@@ -102,15 +103,20 @@ async def repair(context: Context, slot: Slot) -> float | None:
     if problem is None:
         if retired is None:
             await context.pool.slots.make_idle(slot.id, slot.lease, SlotStatus.ERROR)
+            context.metrics.recovered(Outcome.RECOVERED)
         else:
             await _delete(context, slot, retired)
+            context.metrics.recovered(Outcome.DELETED)
         return NOW
     attempts = await context.store.slots.count_failed_repair(slot.id, slot.lease, problem)
     if attempts < settings.max_recovery_attempts:
+        if attempts:  # else it is not in error any more
+            context.metrics.recovered(Outcome.FAILED)
         return Backoff(settings.recovery_interval_ms / 1000).seconds(attempts, context.random)
     # If it has a container, the comparison with the engine finds it without a slot and removes it.
     reason = f"given up after {attempts} failed recoveries: {problem}"
     await context.pool.slots.delete(slot.id, slot.lease, reason)
+    context.metrics.recovered(Outcome.DELETED)
     return NOW
 
 

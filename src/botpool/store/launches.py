@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from botpool.models.launches import Launch, LaunchPhase, Percentiles, phases_of
+from botpool.models.launches import BotOutcome, Launch, LaunchPhase, Percentiles, phases_of
 from botpool.store.queries import Queries
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from botpool.store.postgres.database import Database
 
 _USUAL_OF = 100
@@ -38,6 +40,11 @@ class Launches:
             usual_total=_usual(row["total"]),
             usual_of=row["usual_of"],
         )
+
+    async def outcomes(self, bot_ids: Sequence[int]) -> list[BotOutcome]:
+        """What came of these bots; those that were deleted are left out."""
+        rows = await self._queries.rows("outcomes", bot_ids)
+        return [BotOutcome(**row) for row in rows]
 
 
 def _usual(found: list[float] | None) -> Percentiles:

@@ -38,3 +38,26 @@ SELECT
     ] AS ends,
     usual.*
 FROM bot, usual;
+
+-- name: outcomes
+-- What came of these bots ($1), and how far the last launch of each has come. wanted_at: since when it was
+-- wanted in its call, that is its creation, or the relaunch of one that had been there.
+SELECT
+    b.id AS bot_id, b.correlation_id, b.platform, coalesce(s.engine, p.engine) AS engine, s.host,
+    b.slot_name, b.status, b.failure_cause, b.failure_reason, greatest(b.launch_attempts, 1) AS attempt,
+    CASE
+        WHEN EXISTS (
+            SELECT FROM transitions t
+            WHERE t.bot_id = b.id AND t.machine = 'bot' AND t.to_status = 'IN_CALL' AND t.at < b.relaunched_at
+        ) THEN b.relaunched_at
+        ELSE b.created_at
+    END AS wanted_at,
+    coalesce(b.relaunched_at, b.created_at) AS began_at, b.ended_at,
+    ARRAY[
+        b.assigned_at, b.image_at, b.container_at, b.started_at, b.claimed_at, b.waiting_room_at,
+        b.joined_at
+    ] AS ends
+FROM bots b
+JOIN pools p ON p.platform = b.platform
+LEFT JOIN bot_pool_slots s ON s.slot_name = b.slot_name
+WHERE b.id = ANY ($1::bigint[]);

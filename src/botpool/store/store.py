@@ -8,6 +8,7 @@ from botpool.store.attention import Attention
 from botpool.store.bots import Bots
 from botpool.store.diagnoses import Diagnoses
 from botpool.store.events import Events
+from botpool.store.gauges import Gauges
 from botpool.store.hosts import Hosts
 from botpool.store.insights import InsightsQueries
 from botpool.store.installation import Installation
@@ -52,6 +53,7 @@ class Store:
         self.pulls = Pulls(database)
         self.queue = Queue(database)
         self.replicas = Replicas(database)
+        self.gauges = Gauges(database, self.replicas)
         self.reservations = Reservations(database)
         self.server = Server(database)
         self.sessions = Sessions(database)

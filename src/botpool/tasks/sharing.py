@@ -41,6 +41,20 @@ class SharedCall(Generic[_Value]):
         if self._under_way is call:
             self._under_way = None
 
+    async def within(self, seconds: float) -> _Value:
+        """The same, if it comes within so many seconds. Raises `TimeoutError`.
+
+        We don't wait for the end of a call that takes too long: that may take long, too.
+        """
+        asked = self.begin()
+        await asyncio.wait({asked}, timeout=seconds)
+        if not asked.done():
+            self.give_up(asked)
+            raise TimeoutError
+        if asked.cancelled():  # another caller gave it up
+            raise TimeoutError
+        return asked.result()
+
     async def close(self) -> None:
         """End the call that is under way, and wait until it has ended."""
         if self._under_way is not None:

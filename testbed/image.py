@@ -2,7 +2,7 @@
 
     await base_image(daemon, folder)
     async with package_index(WHEELS) as index:
-        await docker(daemon, "build", "--network", "host", "--build-arg", f"PIP_INDEX_URL={index}", …)
+        await docker(daemon, "build", "--build-arg", f"PIP_INDEX_URL={index}", …)
 
 The base is made of the machine's own Debian packages: Python, a shell, and what they depend on.
 """

@@ -34,13 +34,19 @@ class Asked:
         self._pulls = pulls
         self._doing: dict[str, asyncio.Task[None]] = {}
 
-    async def look(self) -> None:
-        """Begin what is asked for and not being done, so that no host waits for another."""
+    async def look(self) -> bool:
+        """Begin what is asked for and not being done, so that no host waits for another.
+
+        Returns whether anything is asked for.
+        """
         store, hosts = self._context.store, self._context.hosts()
-        for slot in await store.slots.asked_comparisons(hosts):
+        comparisons = await store.slots.asked_comparisons(hosts)
+        for slot in comparisons:
             self._begin(f"compare {slot.slot_name}", partial(self._compare, slot))
-        for pull in await store.pulls.asked(hosts):
+        pulls = await store.pulls.asked(hosts)
+        for pull in pulls:
             self._begin(f"pull {pull.key}", partial(self._pull, pull))
+        return bool(comparisons or pulls)
 
     async def finished(self) -> None:
         """Wait until nothing is being done."""

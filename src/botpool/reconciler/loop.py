@@ -69,8 +69,10 @@ _STEP_BACKOFF = Backoff(0.5, 15.0)
 _PRUNE_EVERY_MS = 3_600_000
 _READ_LOGS_SECONDS = 60.0
 """Whoever wants a container's output announces it, so this is only a safety net."""
-_ASKED_SECONDS = 5.0
-"""The same for what operators ask for; but a pull by a start may have to wait for its moment."""
+_ASKED_SECONDS = 60.0
+"""The same for what operators ask for."""
+_STILL_ASKED_SECONDS = 5.0
+"""But what could not be done yet, such as a pull by a start, waits for its moment."""
 
 
 class Reconciler:
@@ -314,8 +316,7 @@ class Reconciler:
                 await self._asked.close()
 
     async def _look_for_asked(self) -> float:
-        await self._asked.look()
-        return _ASKED_SECONDS
+        return _STILL_ASKED_SECONDS if await self._asked.look() else _ASKED_SECONDS
 
     async def do_asked_once(self) -> None:
         """Do what operators asked for at the engines."""

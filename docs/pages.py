@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from botpool.container_file import OURS, DockerOptions
+from botpool.metrics import MEASURES
 from botpool.settings import OLD_NAMES, Settings
 from botpool.states import (
     BOT_ENDED,
@@ -216,8 +217,56 @@ and `serve` refuses the others for it; `process` takes none.
 """
 
 
+def metrics() -> str:
+    """Every metric."""
+
+    def table(of_database: bool) -> str:
+        rows = []
+        for measure in MEASURES:
+            if measure.of_database is of_database:
+                labels = "; ".join(f"`{name}`: {said}" for name, said in measure.labels.items())
+                rows.append(f"| `{measure.name}` | {measure.kind} | {measure.help} | {labels} |")
+        return "\n".join(["| name | type | says | labels |", "|---|---|---|---|", *rows])
+
+    return f"""{_MADE}
+# Metrics
+
+What `/metrics` tells Prometheus, on an API at `BOTPOOL_PORT` and on a worker at
+`BOTPOOL_HEALTH_PORT`. [Monitor](../how-to/monitor.md) says how to scrape it, and has a board and
+alerts. A histogram has the series `…_bucket`, `…_count` and `…_sum`.
+
+## Of the database
+
+Equal on every replica, so over replicas take the `max`, never the `sum`:
+`sum by (status) (max by (platform, engine, host, status) (botpool_slots))`. They are read with each
+scrape; scrapes of a replica that overlap share one look. While the database is away they are
+missing, and `botpool_database_up` is 0.
+
+{table(of_database=True)}
+
+A status that no slot of a host has is there with 0.
+
+## Of a replica
+
+Each event is counted once, by the replica that brought it about, after it was written: `sum` them
+over replicas, as in `sum by (status) (rate(botpool_bots_ended_total[5m]))`. They begin at 0 with
+each start. What is written by a command, such as `botpool recover`, is counted nowhere.
+
+{table(of_database=False)}
+
+The phases are those of [a launch](../how-to/operate.md#why-wasnt-it-there-in-time); one that was
+skipped is not counted. Of a bot that was launched again, the phases of its last launch count, and
+`total` includes those before it. The time in which people let a bot wait before its call is in
+`total` and in no phase.
+
+The usual metrics of a process are there, too: `process_cpu_seconds_total`,
+`process_resident_memory_bytes`, `process_open_fds`, `python_gc_…`, `python_info` and others.
+"""
+
+
 PAGES = {
     FOLDER / "concepts" / "states.md": states,
     FOLDER / "reference" / "container-file.md": container_file,
+    FOLDER / "reference" / "metrics.md": metrics,
     FOLDER / "reference" / "settings.md": settings,
 }

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from botpool.models.keys import ApiKey
     from botpool.settings import Settings
     from botpool.store import Database
+    from botpool.tracing import Traces
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("botpool")
 
@@ -121,7 +122,8 @@ async def serving(
         replica = new_replica_name()
         metrics = await stack.enter_async_context(_measuring(settings))
         traces = await stack.enter_async_context(tracing(replica))
-        pool = Pool(store, settings, Telemetry(store, metrics, traces))
+        telemetry = await stack.enter_async_context(_telling(store, metrics, traces))
+        pool = Pool(store, settings, telemetry)
         await pool.queue.configure()
         keys = Keys(store, settings)
         admin = await keys.admin()
@@ -164,6 +166,20 @@ async def _measuring(settings: Settings) -> AsyncIterator[Metrics]:
     metrics.watch_event_loop(lag.worst)
     async with _beside("event loop", lag.keep_measuring()):
         yield metrics
+
+
+@asynccontextmanager
+async def _telling(
+    store: Store, metrics: Metrics, traces: Traces | None
+) -> AsyncIterator[Telemetry]:
+    """What came of bots, told to metrics and traces. At the end, what was not told yet is."""
+    telemetry = Telemetry(store, metrics, traces)
+    try:
+        yield telemetry
+    finally:
+        with suppress(BotpoolError, TimeoutError):
+            async with asyncio.timeout(_CLOSE_SECONDS):
+                await telemetry.measure()
 
 
 @asynccontextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from botpool.models.pulls import PullOutcome
@@ -32,6 +33,7 @@ class Telemetry:
         self._traces = traces
         self._news: list[Transition] = []
         self._pulls: list[PullKey] = []
+        self._one_at_a_time = asyncio.Lock()
         self._reading = BackgroundCall(self.measure)
 
     def hear(self, written: Sequence[Transition]) -> None:
@@ -47,11 +49,12 @@ class Telemetry:
         self._reading.request()
 
     async def measure(self) -> None:
-        """Measure what was noted."""
-        if self._pulls:
-            await self._measure_pulls()
-        if self._news:
-            await self._measure_bots()
+        """Measure all that was noted before. Raises `DatabaseUnreachable`."""
+        async with self._one_at_a_time:
+            if self._pulls:
+                await self._measure_pulls()
+            if self._news:
+                await self._measure_bots()
 
     async def _measure_pulls(self) -> None:
         pulls, self._pulls = self._pulls, []

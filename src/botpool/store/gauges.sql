@@ -6,7 +6,7 @@ SELECT
         SELECT coalesce(jsonb_agg(counted), '[]') FROM (
             SELECT platform, engine, coalesce(host, '') AS host, status, count(*) AS count
             FROM bot_pool_slots
-            GROUP BY 1, 2, 3, 4
+            GROUP BY bot_pool_slots.engine, bot_pool_slots.host, platform, status
         ) counted
     ) AS slots,
     (

@@ -33,8 +33,8 @@ def configure_logs(
 ) -> None:
     """Write log lines to a stream, by default standard error. `auto` is `console` on a terminal.
 
-    Warnings and errors of libraries are written the same way. If a line can't be written, it is
-    lost, and nothing else happens.
+    Warnings and errors of libraries are written the same way, and so are Python's own warnings. If
+    a line can't be written, it is lost, and nothing else happens.
     """
     stream = stream or _standard_error()
     least = logging.getLevelNamesMapping()[level]
@@ -133,6 +133,7 @@ def _take_over_libraries(level: int) -> None:
         if isinstance(handler, _Libraries):
             root.removeHandler(handler)
     root.addHandler(_Libraries(max(level, logging.WARNING)))
+    logging.captureWarnings(capture=True)
 
 
 def log_failure(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import re
+import warnings
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +55,7 @@ def _logs() -> Iterator[None]:
     before = [*root.handlers]
     yield
     structlog.reset_defaults()
+    logging.captureWarnings(capture=False)
     for handler in {*root.handlers} - {*before}:
         root.removeHandler(handler)
 
@@ -136,6 +138,19 @@ def test_warnings_of_libraries_are_lines_like_ours(name: str) -> None:
     assert (warning["level"], warning["logger"], warning["event"]) == ("warning", name, "odd: it")
     assert (error["level"], error["event"]) == ("error", "failed")
     assert error["exception"].endswith("ZeroDivisionError: by nothing")
+
+
+def test_warnings_of_python_are_lines_like_ours(capfd: pytest.CaptureFixture[str]) -> None:
+    stream = io.StringIO()
+    configure_logs("INFO", "json", stream)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        # What a library does, whose text is not ours.
+        warnings.showwarning("it is old", DeprecationWarning, "library.py", 7)
+    (line,) = lines(stream)
+    assert (line["level"], line["logger"]) == ("warning", "py.warnings")
+    assert "library.py:7: DeprecationWarning: it is old" in line["event"]
+    assert capfd.readouterr() == ("", "")
 
 
 def test_a_trace_for_the_eye_shows_no_variables() -> None:

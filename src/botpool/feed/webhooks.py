@@ -253,12 +253,13 @@ class Webhooks:
         ours = recorded != "lost"
         outcome = _outcome(ours=ours, delivered=delivered, again=retry_in_ms is not None)
         self.counts[outcome] += 1
-        log = _log.debug if delivered and ours else _log.warning
+        log = _log.info if delivered and ours else _log.warning
         log(
             "webhook",
             outcome=outcome,
             webhook_id=webhook.message_id,
             bot_id=webhook.bot_id,
+            correlation_id=webhook.correlation_id,
             host=webhook.host,
             attempt=attempt.number,
             status=attempt.status,

@@ -113,6 +113,7 @@ class DueWebhook:
 
     id: int
     bot_id: int
+    correlation_id: str
     endpoint_id: int | None
     message_id: str
     host: str

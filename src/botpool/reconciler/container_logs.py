@@ -13,6 +13,7 @@ from botpool.logs import log_failure
 from botpool.models.bots import ContainerFacts
 from botpool.models.storable import storable
 from botpool.reconciler.context import container_of
+from botpool.reconciler.telling import bot_in_log
 from botpool.states import BotStatus
 
 if TYPE_CHECKING:
@@ -68,7 +69,8 @@ class LiveLogs:
                     if not engine.traits.metered:
                         facts = facts_of(await engine.observe(container))
         except (EngineError, TimeoutError) as error:
-            log_failure("logs not read", error, slot_name=slot.slot_name, lease=slot.lease)
+            whose = await bot_in_log(self._context, slot)
+            log_failure("logs not read", error, slot_name=slot.slot_name, lease=slot.lease, **whose)
         await self._context.store.bots.keep_container_logs(
             slot.assigned_bot_id or 0, slot.id, slot.lease, lines, facts, final=False
         )
@@ -99,7 +101,10 @@ async def keep_last(
     try:
         lines = await context.engine(slot).logs(container, _KEPT_LINES)
     except EngineError as error:
-        _log.warning("logs lost", slot_name=slot.slot_name, lease=slot.lease, error=str(error))
+        whose = await bot_in_log(context, slot)
+        _log.warning(
+            "logs lost", slot_name=slot.slot_name, lease=slot.lease, **whose, error=str(error)
+        )
         return
     kept = [storable(line) for line in lines]
     facts = ContainerFacts() if ended is None else facts_of(ended)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -34,12 +34,16 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What to do about one thing, and why. `act` does it; without `act`, nothing is done."""
+    """What to do about one thing, and why. `act` does it; without `act`, nothing is done.
+
+    `bot` is whose story it is part of.
+    """
 
     step: str
     subject: str
     outcome: Outcome
     reason: str
+    bot: Bot | None = field(default=None, repr=False, compare=False)
     act: Callable[[], Awaitable[object]] | None = field(default=None, repr=False, compare=False)
 
 
@@ -60,7 +64,8 @@ async def judged(
     async def judged_one(slot: Slot) -> Decision:
         async with hands:
             try:
-                return await judge(slot, await context.store.bots.get(slot.assigned_bot_id or 0))
+                bot = await context.store.bots.get(slot.assigned_bot_id or 0)
+                return replace(await judge(slot, bot), bot=bot)
             except Exception as error:  # noqa: BLE001 - whatever it is, it delays no other slot
                 return Decision(
                     step=str(slot.status),

@@ -224,6 +224,8 @@ class Reconciler:
                     found=decision.step,
                     subject=decision.subject,
                     reason=decision.reason,
+                    bot_id=decision.bot.id if decision.bot else None,
+                    correlation_id=decision.bot.correlation_id if decision.bot else None,
                 )
         await self._context.pool.hosts.probe()
         self._loop.wake()

@@ -343,6 +343,7 @@ class Pulls:
                 "the slot doesn't wait for the pull any more",
                 slot_name=slot.slot_name,
                 lease=slot.lease,
+                **await bot_in_log(self._context, slot),
             )
 
     async def _give_up(self, key: PullKey) -> None:

@@ -42,7 +42,7 @@ reserved AS (
     RETURNING d.*
 )
 SELECT
-    d.id, d.bot_id, d.endpoint_id, place.url, d.payload, d.tries, callback_host(place.url) AS host,
+    d.id, d.bot_id, b.correlation_id, d.endpoint_id, place.url, d.payload, d.tries, callback_host(place.url) AS host,
     message_id(d.id) AS message_id, botpool_now() AS read_at,
     ARRAY(
         SELECT secret FROM webhook_secrets s
@@ -52,6 +52,7 @@ SELECT
         ORDER BY s.id DESC
     ) AS secrets
 FROM reserved d
+JOIN bots b ON b.id = d.bot_id
 LEFT JOIN webhook_endpoints e ON e.id = d.endpoint_id
 CROSS JOIN LATERAL (SELECT coalesce(e.url, d.url) AS url) place
 ORDER BY d.id;

@@ -46,9 +46,9 @@ TOTAL = "total"
 LAUNCH_PHASES = (*(phase for phase in Phase if phase is not Phase.IN_CALL), TOTAL)
 """The phases that are measured. How long people let a bot wait before its call is not botpool's."""
 
-_LAUNCH_SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1500)
+_LAUNCH_SECONDS = (0.1, 0.25, 0.5, 1, 2, 5, 10, 20, 60, 120, 300, 1500)
 _PULL_SECONDS = (1, 5, 10, 30, 60, 120, 300, 600, 1500)
-_CALL_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+_CALL_SECONDS = (0.005, 0.025, 0.1, 0.25, 0.5, 1, 2.5, 10, 30, 60, 300)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
+import math
 import os
 import re
-from contextlib import asynccontextmanager
+import threading
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, cast
 
 import structlog
@@ -32,7 +35,8 @@ _log: structlog.stdlib.BoundLogger = structlog.get_logger("botpool")
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 """The variables of OpenTelemetry that say where traces go. With either of them, they are made."""
 
-_CLOSE_MS = 3_000
+_CLOSE_SECONDS = 3.0
+_TOLD_EVERY_SECONDS = 60.0
 
 
 class Traces:
@@ -143,8 +147,42 @@ async def tracing(replica: str) -> AsyncIterator[Traces | None]:
         id_generator=cast("IdGenerator", ids), resource=resource, shutdown_on_exit=False
     )
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    exporter = logging.getLogger(OTLPSpanExporter.__module__)
+    sparse = _Sparse()
+    exporter.addFilter(sparse)
     try:
         yield Traces(provider, ids)
     finally:
-        await asyncio.to_thread(provider.force_flush, _CLOSE_MS)
-        await asyncio.to_thread(provider.shutdown)
+        await _close(provider)
+        exporter.removeFilter(sparse)
+
+
+async def _close(provider: TracerProvider) -> None:
+    """Send what is left, for some seconds at most. A receiver that hangs delays nobody longer."""
+    loop, closed = asyncio.get_running_loop(), asyncio.Event()
+
+    def close() -> None:
+        provider.shutdown()
+        with suppress(RuntimeError):  # nobody waits any more, and the loop has ended
+            loop.call_soon_threadsafe(closed.set)
+
+    # Not in asyncio's own threads: the process would wait for those at its end.
+    threading.Thread(target=close, name="traces", daemon=True).start()
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_CLOSE_SECONDS):
+            await closed.wait()
+
+
+class _Sparse(logging.Filter):
+    """Lets through a line a minute: the exporter has several for each batch that it can't send."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._told = -math.inf
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the last line was long ago."""
+        told = record.created - self._told >= _TOLD_EVERY_SECONDS
+        if told:
+            self._told = record.created
+        return told

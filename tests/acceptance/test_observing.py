@@ -1,4 +1,4 @@
-"""What real processes tell of themselves: metrics of several replicas, and a bot's story in logs."""
+"""What real processes tell: metrics of several replicas, and the story of a bot in the log."""
 
 from __future__ import annotations
 

@@ -320,6 +320,29 @@ async def test_while_the_database_is_away_a_replica_tells_what_it_knows_itself(
         }
 
 
+async def test_a_database_that_hangs_delays_a_scrape_by_seconds_only(
+    scene: Scene, keys: Keys, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, viewer = await keys.create("prometheus", Role.VIEWER)
+    monkeypatch.setattr("botpool.api.metrics._ANSWER_SECONDS", 0.05)
+    (app, _) = apps(scene, keys, Metrics())
+    async with client(app) as http:
+        while (await http.get("/metrics", headers=header(viewer))).status_code != 200:
+            pass  # a slow machine may need longer than that
+        never = asyncio.Event()
+
+        async def hang(*_: object) -> Any:
+            await never.wait()
+
+        monkeypatch.setattr(scene.store.keys, "find", hang)
+        monkeypatch.setattr(scene.store.gauges._queries, "rows", hang)
+        clock.now += FRESH_SECONDS + 1
+        answer = await http.get("/metrics", headers=header(viewer))
+        never.set()
+    found = samples(answer.text)
+    assert found["botpool_database_up", frozenset()] == 0
+
+
 # What is counted
 
 

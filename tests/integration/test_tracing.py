@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import sys
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -150,6 +151,30 @@ async def test_a_launch_that_failed_is_an_error_with_its_cause(
     assert spans["launch"].status.message == "not_admitted"
     assert seconds(spans["launch"]) == 3
     assert collector.resource["service.name"] == "our-bots"
+
+
+async def test_a_receiver_that_hangs_delays_the_end_by_seconds_only(
+    scene: Scene, collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("botpool.tracing._CLOSE_SECONDS", 0.1)
+    collector.answers.clear()
+    async with traced(scene) as pool:
+        await failed(scene, pool)
+    assert not collector.spans
+
+
+async def test_a_receiver_that_is_away_is_a_line_a_minute(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with socket.socket() as taken:  # so nobody listens there
+        taken.bind(("127.0.0.1", 0))
+        address = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", address)
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "2")
+        async with traced(scene) as pool:
+            await failed(scene, pool)
+    said = [record for record in caplog.records if record.name.startswith("opentelemetry")]
+    assert len(said) == 1
 
 
 async def test_without_an_endpoint_there_are_no_traces() -> None:

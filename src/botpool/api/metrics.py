@@ -1,5 +1,6 @@
 """`/metrics`: what this replica has counted, and how the pool stands, for Prometheus."""
 
+import asyncio
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Header, Request, Response
@@ -61,11 +62,13 @@ async def may_scrape(
     if (await settings_of(request)).metrics_open:
         return
     try:
-        found = await identify(request)
-    except DatabaseUnreachable:
+        # Prometheus doesn't wait for as long as a database that hangs may let us.
+        async with asyncio.timeout(_ANSWER_SECONDS):
+            found = await identify(request)
+    except (DatabaseUnreachable, TimeoutError) as error:
         last = (await keys_of(request)).last_read(key.credentials) if key else None
         if last is None:
-            raise
+            raise DatabaseUnreachable from error
         found = last
     await admin(found)
 

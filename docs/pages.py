@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from typer.main import get_command
+
+from botpool.cli.app import app
+from botpool.cli.exits import MEANINGS
 from botpool.container_file import OURS, DockerOptions
 from botpool.metrics import MEASURES
 from botpool.settings import OLD_NAMES, Settings
@@ -264,8 +268,111 @@ The usual metrics of a process are there, too: `process_cpu_seconds_total`,
 """
 
 
+def cli() -> str:
+    """Every command, and the exit codes."""
+    root: Any = get_command(app)
+    context = root.context_class(root, info_name="botpool")
+    commands = "\n\n".join(_command(context, root, name, 2) for name in root.list_commands(context))
+    codes = "\n".join(f"| {code.value} | {meaning} |" for code, meaning in MEANINGS.items())
+    return f"""{_MADE}
+# The command line
+
+`botpool --help` and `botpool COMMAND --help` show the same.
+
+## How commands find botpool
+
+Most commands ask the API. `BOTPOOL_URL` says where it is, and `BOTPOOL_API_KEY` with which key:
+
+```sh
+export BOTPOOL_URL=https://botpool.example BOTPOOL_API_KEY=…
+botpool bots list --live
+```
+
+On the machine where `botpool serve` runs they need neither, if they have the same
+`BOTPOOL_DATA_DIR`: `serve` notes its address there, and the admin's key is there, too (or in
+`BOTPOOL_ADMIN_KEY`). That key is sent to no other machine. If the process that wrote the note was
+killed, commands say so.
+
+| commands | use |
+|---|---|
+| `bots`, `queue`, `hosts`, `pause`, `resume`, `slots` (but `import`), `pool --watch` | the API |
+| `pool`, `status`, `replicas`, `projects`, `keys`, `webhooks` | the API; where no botpool runs, \
+the database that the settings name |
+| `sign-in` | the database, where botpool runs; with `BOTPOOL_API_KEY`, the API |
+| `serve`, `migrate`, `psql`, `recover`, `doctor`, `slots import` | the database, and engines \
+where they need them; no server |
+| `demo` | a folder of its own |
+
+## What they print
+
+On a terminal, tables fit its width, and statuses have colours; `NO_COLOR` leaves them out.
+Elsewhere each row is one line, nothing is cut, and there are no escape codes. Hints and errors go
+to the standard error.
+
+`--json` prints what the API answers, with its names. Lists are `{{"bots": […], "nextCursor": …}}`,
+as many pages as `--limit` needs in one; `show` prints the object alone. `pool` joins what
+`GET /pool`, `/replicas` and `/attention` answer. `bots watch`, `bots logs --follow` and
+`pool --watch` print a line of JSON for each event, line or change.
+
+`bots watch`, `bots logs --follow`, `bots create --wait` and `pool --watch` live through a cut
+connection and a restart of botpool; each event comes once. Ctrl-C ends them.
+
+## Exit codes
+
+What goes wrong is one sentence on the standard error, and an exit code:
+
+| code | means |
+|---|---|
+{codes}
+
+`serve` that is ended by SIGHUP or SIGTERM before it runs, or by a second one, exits with 129 or
+143; `psql` exits with psql's own code. In a systemd unit, `RestartPreventExitStatus=2` keeps
+botpool from being restarted in vain.
+
+## Completion
+
+`botpool --install-completion` lets your shell (bash, zsh or fish) complete commands, options and
+their values; `--show-completion` prints the script.
+
+{commands}
+"""
+
+
+def _command(parent: Any, group: Any, name: str, level: int) -> str:
+    """A command and those in it, as sections."""
+    command = group.get_command(parent, name)
+    context = command.context_class(command, info_name=name, parent=parent)
+    usage = " ".join((context.command_path, *command.collect_usage_pieces(context)))
+    parts = [f"{'#' * level} `{context.command_path}`", _prose(command.help)]
+    if hasattr(command, "list_commands"):
+        inner = command.list_commands(context)
+        return "\n\n".join(
+            [*parts, *(_command(context, command, each, level + 1) for each in inner)]
+        )
+    parts.append(f"```\n{usage}\n```")
+    records = [parameter.get_help_record(context) for parameter in command.params]
+    rows = [
+        f"| `{_in_cell(words).replace(' range>', '>')}` | {_in_cell(meaning)} |"
+        for words, meaning in filter(None, records)
+        if not words.startswith("--help")
+    ]
+    if rows:
+        parts.append("\n".join(["| | |", "|---|---|", *rows]))
+    return "\n\n".join(parts)
+
+
+def _in_cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def _prose(text: str) -> str:
+    """A help text, without the breaks of its lines."""
+    return "\n\n".join(" ".join(part.split()) for part in text.split("\n\n"))
+
+
 PAGES = {
     FOLDER / "concepts" / "states.md": states,
+    FOLDER / "reference" / "cli.md": cli,
     FOLDER / "reference" / "container-file.md": container_file,
     FOLDER / "reference" / "metrics.md": metrics,
     FOLDER / "reference" / "settings.md": settings,

@@ -32,6 +32,7 @@ from botpool.models.bots import BotPage
 from botpool.models.replicas import ReplicaRole, machine_name, new_replica_name
 from botpool.pool import Pool
 from botpool.reconciler import Reconciler
+from botpool.serving_note import ServingNote, noted
 from botpool.states import BOT_ENDED, BotStatus
 from botpool.store import (
     Store,
@@ -143,6 +144,8 @@ async def serving(
             # Bots are answered meanwhile. A host that does not answer delays nobody for long.
             with suppress(TimeoutError):
                 await asyncio.wait_for(reconciler.hosts_reported.wait(), _HOSTS_SECONDS)
+        if api and listening is not None:
+            stack.enter_context(noted(settings.data_dir, ServingNote.of(settings)))
         url = None if listening is None else settings.local_url
         yield Served(store, pool, url, _where(settings), Sessions(store), admin)
 

@@ -44,6 +44,8 @@ _NEAR = 0.6
 
 API_KEY = f"{_PREFIX}API_KEY"
 """The key that commands call the API of another machine with."""
+API_URL = f"{_PREFIX}URL"
+"""Where commands find that API. Containers get a variable of the same name."""
 _NO_SETTINGS = {*OURS, API_KEY}
 
 KEY_FORM = "16 to 500 printable ASCII characters, without a space"

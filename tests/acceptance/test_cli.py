@@ -39,7 +39,7 @@ async def test_status_shows_the_pools(empty_database_url: str) -> None:
     code, output, _ = await botpool("status", "--json", database_url=empty_database_url)
     assert code == 0
     found = json.loads(output)
-    assert [(row["platform"], row["max_size"]) for row in found["platforms"]] == [
+    assert [(row["platform"], row["maxSize"]) for row in found["platforms"]] == [
         ("google-meet", 7),
         ("microsoft-teams", 7),
         ("zoom", 7),
@@ -71,6 +71,7 @@ async def test_status_shows_what_runs_and_recover_says_what_is_missing(
         _, output, _ = await botpool("status", **settings)
         assert "there/2/b" in output
         assert "No worker runs" not in output
+        await replicas.seen("there/3/c", ReplicaRole.ALL, "1.2", "there")
         _, _, error = await botpool("recover", **settings)
         assert error == ""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 import pytest
@@ -45,16 +46,16 @@ async def test_keys_are_listed_without_what_they_open_by(
     await keys.revoke((await keys.create("old", Role.ADMIN))[0].id)
     code, output, error = await botpool("keys", "list", "--json", database_url=database_url)
     assert (code, error) == (0, "")
-    rows = json.loads(output)
+    rows = json.loads(output)["keys"]
     assert [(row["id"], row["name"], row["role"]) for row in rows] == [
         (1, "[bold]notes[/bold]", "client"),
         (2, "old", "admin"),
     ]
-    assert [bool(row["expires_at"]) for row in rows] == [False, True]
-    assert rows[0]["created_at"] == first.created_at.isoformat()
+    assert [bool(row["expiresAt"]) for row in rows] == [False, True]
+    assert datetime.fromisoformat(rows[0]["createdAt"]) == first.created_at
     assert set(rows[0]) == {
-        *("id", "name", "role", "project_id", "prefix"),
-        *("created_at", "last_used_at", "expires_at"),
+        *("id", "name", "role", "projectId", "prefix"),
+        *("createdAt", "lastUsedAt", "expiresAt"),
     }
     code, table, error = await botpool("keys", "list", database_url=database_url)
     assert (code, error) == (0, "")
@@ -77,7 +78,7 @@ async def test_a_key_is_revoked(database: Database, database_url: str) -> None:
 
 async def test_what_goes_wrong_is_one_sentence(database_url: str) -> None:
     assert await botpool("keys", "revoke", "7", database_url=database_url) == (
-        1,
+        7,
         "",
         "botpool: There is no key 7.\n",
     )

@@ -34,19 +34,19 @@ async def test_a_project_is_made_shown_changed_and_deleted(database_url: str) ->
     made = await ran(database_url, "projects", "create", "[bold]notes", "--max-live-bots", "5")
     assert made.startswith("created project 2: [bold]notes\n")
     assert re.search(r"whsec_[\w+/]{43}=\n$", made)
-    (shown,) = await read(database_url, "projects", "show", "[bold]notes")
-    assert (shown["id"], shown["limits"]["max_live_bots"]) == (2, 5)
+    shown = await read(database_url, "projects", "show", "[bold]notes")
+    assert (shown["id"], shown["limits"]["maxLiveBots"]) == (2, 5)
     options = ("--max-live-bots", "none", "--max-duration-ms", "60000", "--rename", "crm")
     await ran(database_url, "projects", "update", "[bold]notes", *options)
-    *_, shown = await read(database_url, "projects", "list")
+    *_, shown = (await read(database_url, "projects", "list"))["projects"]
     assert (shown["name"], shown["limits"]) == (
         "crm",
-        {"max_live_bots": None, "max_creations_per_minute": None, "max_duration_ms": 60_000},
+        {"maxLiveBots": None, "maxCreationsPerMinute": None, "maxDurationMs": 60_000},
     )
     assert "crm" in await ran(database_url, "projects", "list")
     assert await ran(database_url, "projects", "delete", "crm") == "deleted project crm\n"
     assert await botpool("projects", "show", "crm", database_url=database_url) == (
-        1,
+        7,
         "",
         "botpool: There is no project with the name crm.\n",
     )
@@ -68,11 +68,11 @@ async def test_keys_are_made_for_a_project_and_rotated(
         found = await keys.authenticate(secret)
         assert found is not None
         assert (found.name, found.project_id) == ("k", 2)
-    first, second = await read(database_url, "keys", "list")
-    assert (first["expires_at"] is not None, second["expires_at"]) == (True, None)
+    first, second = (await read(database_url, "keys", "list"))["keys"]
+    assert (first["expiresAt"] is not None, second["expiresAt"]) == (True, None)
     assert "crm" in await ran(database_url, "keys", "list")
     assert await botpool("keys", "create", "k", "--project", "x", database_url=database_url) == (
-        1,
+        7,
         "",
         "botpool: There is no project with the name x.\n",
     )
@@ -86,14 +86,14 @@ async def test_webhooks_are_made_shown_changed_resent_and_deleted(
     options = ("--project", "crm", "--event", "bot.status_changed", "--description", "d")
     secret = await ran(database_url, "webhooks", "create", url, *options)
     assert re.fullmatch(r"whsec_[\w+/]{43}=\n", secret)
-    (shown,) = await read(database_url, "webhooks", "list", "--project", "crm")
-    assert (shown["id"], shown["url"], shown["event_types"]) == (1, url, ["bot.status_changed"])
-    assert await read(database_url, "webhooks", "list", "--project", "default") == []
+    (shown,) = (await read(database_url, "webhooks", "list", "--project", "crm"))["webhooks"]
+    assert (shown["id"], shown["url"], shown["eventTypes"]) == (1, url, ["bot.status_changed"])
+    listed = await read(database_url, "webhooks", "list", "--project", "default")
+    assert listed == {"webhooks": []}
     table = await ran(database_url, "webhooks", "update", "1", "--pause")
     assert "paused on request" in " ".join(table.split())
     assert "ok" in await ran(database_url, "webhooks", "update", "1", "--resume")
-    (shown,) = await read(database_url, "webhooks", "show", "1")
-    assert shown["paused_at"] is None
+    assert (await read(database_url, "webhooks", "show", "1"))["pausedAt"] is None
     assert (await ran(database_url, "webhooks", "rotate-secret", "1")) != secret
     assert (await ran(database_url, "projects", "rotate-secret", "crm")).startswith("whsec_")
     pool = Pool(Store(database), Settings())
@@ -103,8 +103,9 @@ async def test_webhooks_are_made_shown_changed_resent_and_deleted(
     await database.execute(
         "UPDATE webhook_deliveries SET next_attempt_at = NULL, given_up_at = botpool_now()"
     )
-    (delivery,) = await read(database_url, "webhooks", "deliveries", "--status", "given_up")
-    assert (delivery["endpoint_id"], delivery["status"]) == (1, "given_up")
+    found = await read(database_url, "webhooks", "deliveries", "--status", "given_up")
+    (delivery,) = found["deliveries"]
+    assert (delivery["webhookId"], delivery["status"]) == (1, "given_up")
     assert "given_up" in await ran(database_url, "webhooks", "deliveries")
     resent = await ran(database_url, "webhooks", "resend", "--since-hours", "1")
     assert resent == "resent 1\n"
@@ -113,7 +114,7 @@ async def test_webhooks_are_made_shown_changed_resent_and_deleted(
     assert code == 2
     assert await ran(database_url, "webhooks", "delete", "1") == "deleted webhook 1\n"
     assert await botpool("webhooks", "show", "1", database_url=database_url) == (
-        1,
+        7,
         "",
         "botpool: There is no webhook 1.\n",
     )

@@ -98,17 +98,17 @@ async def test_a_command_prints_a_link_where_botpool_runs_and_from_elsewhere(fol
         assert (code, hint) == (0, ONCE)
         assert await signs_in(link.strip())
         assert await command("sign-in", **elsewhere, api_key=GIVEN) == (
-            2,
+            6,
             "",
-            f"botpool: botpool at {url} answered 401: The request has no valid API key.\n",
+            f"botpool: The botpool at {url} doesn't know the key in BOTPOOL_API_KEY.\n",
         )
         sessions = (await botpool.client.get(SESSIONS)).json()["sessions"]
         assert [session["keyName"] for session in sessions] == ["admin", "admin"]
         assert await botpool.ends() == 0
     assert await command("sign-in", **elsewhere, api_key=botpool.key) == (
-        2,
+        4,
         "",
-        f"botpool: botpool doesn't answer at {url}: check BOTPOOL_URL.\n",
+        f"botpool: Nothing answers at {url}: Connection refused; check BOTPOOL_URL.\n",
     )
     assert not (folder / "empty").exists()
 

@@ -12,6 +12,7 @@ from botpool.dashboard.waterfall import WIDTH, waterfall
 from botpool.models.attention import Need, NeedAction, NeedKind, Severity
 from botpool.models.diagnoses import Result
 from botpool.models.launches import Launch, LaunchPhase, Percentiles, Phase, phases_of
+from botpool.quantities import duration, ordinal, pulled, size
 from botpool.settings import Settings, effective_settings
 from botpool.states import BotStatus, FailureCause, SlotStatus
 
@@ -33,18 +34,18 @@ NOW = datetime(2026, 1, 1, 14, tzinfo=UTC)
     ],
 )
 def test_a_length_of_time_is_said_as_people_say_it(seconds: float, said: str) -> None:
-    assert words.duration(timedelta(seconds=seconds)) == said
+    assert duration(timedelta(seconds=seconds)) == said
 
 
 def test_how_much_of_an_image_is_there_is_said_in_one_unit() -> None:
-    assert words.pulled(1_430_000_000, 2_300_000_000) == "62 %, 1.4 of 2.3 GB"
-    assert words.pulled(700_000, 2_300_000_000) == "0 %, 0.0 of 2.3 GB"
-    assert words.pulled(0, 0) == "begins"
-    assert (words.size(12), words.size(1500)) == ("12 bytes", "1.5 kB")
+    assert pulled(1_430_000_000, 2_300_000_000) == "62 %, 1.4 of 2.3 GB"
+    assert pulled(700_000, 2_300_000_000) == "0 %, 0.0 of 2.3 GB"
+    assert pulled(0, 0) == "begins"
+    assert (size(12), size(1500)) == ("12 bytes", "1.5 kB")
 
 
 def test_places_in_a_queue_are_ordinals() -> None:
-    said = [words.ordinal(n) for n in (1, 2, 3, 4, 11, 12, 13, 21, 102, 111)]
+    said = [ordinal(n) for n in (1, 2, 3, 4, 11, 12, 13, 21, 102, 111)]
     assert said == ["1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "21st", "102nd", "111th"]
 
 

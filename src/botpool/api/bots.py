@@ -299,6 +299,7 @@ async def get_bot_logs(
         lines=[LogLineOut(at=line.at, level=line.level, line=line.line) for line in page.lines],
         container=await store.bots.container_logs(bot_id) if cursor is None else [],
         next_cursor=None if page.last is None else cursor_of((page.last,)),
+        end_cursor=cursor if page.end is None else cursor_of((page.end,)),
     )
 
 

@@ -68,6 +68,7 @@ async def list_slots(
     store: TheStore,
     platform: PlatformName | None = None,
     status: Annotated[list[SlotStatus] | None, Query()] = None,
+    slot_name: Annotated[Text | None, Query(alias="slotName")] = None,
     container_ref: Annotated[Text | None, Query(alias="containerRef")] = None,
     assigned_bot_id: Annotated[int | None, Query(alias="assignedBotId", ge=0, le=_LARGEST)] = None,
     cursor: Cursor = None,
@@ -80,6 +81,7 @@ async def list_slots(
             limit=limit + 1,
             platform=platform,
             statuses=status,
+            slot_name=slot_name,
             container_ref=container_ref,
             assigned_bot_id=assigned_bot_id,
         )

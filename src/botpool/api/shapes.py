@@ -390,6 +390,10 @@ class Logs(Wire):
     lines: list[LogLineOut]
     container: list[str] = Field(description="On the first page.")
     next_cursor: str | None = None
+    end_cursor: str | None = Field(
+        description="The cursor of the lines that come after this page, also of those that the bot"
+        " has not sent yet; null if it has sent none."
+    )
 
 
 class PoolNumbersOut(Wire):

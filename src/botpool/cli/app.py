@@ -3,50 +3,58 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer.core import TyperGroup
 
 from botpool import __version__
+from botpool.cli.bots import app as bots_app
 from botpool.cli.demo import demo
 from botpool.cli.doctor import doctor
+from botpool.cli.exits import CommandFailed, Exit
 from botpool.cli.first_process import leave_first_process
+from botpool.cli.hosts import app as hosts_app
 from botpool.cli.keys import app as keys_app
+from botpool.cli.output import AsJson, flush, print_json, say
+from botpool.cli.pool import pause, pool, queue, replicas, resume, status
 from botpool.cli.projects import app as projects_app
+from botpool.cli.psql import psql
 from botpool.cli.recover import recover
 from botpool.cli.serve import ServeRole, serve
 from botpool.cli.sign_in import sign_in
 from botpool.cli.slots import app as slots_app
 from botpool.cli.start import start
-from botpool.cli.status import status
 from botpool.cli.webhooks import app as webhooks_app
-from botpool.engines import check_engine
 from botpool.errors import BotpoolError, DatabaseUnreachable, SetupError
-from botpool.pool import Pool
-from botpool.store import (
-    Store,
-    migrate,
-    open_database,
-)
 
 if TYPE_CHECKING:
     from botpool.settings import Settings
 
+_ORDER = (
+    *("bots", "pool", "status", "queue", "slots", "hosts", "pause", "resume", "replicas"),
+    *("projects", "keys", "webhooks", "sign-in"),
+    *("serve", "demo", "doctor", "recover", "migrate", "psql"),
+)
+"""The order in which help shows the commands: what is needed most first."""
+
+
+class _InOrder(TyperGroup):
+    def list_commands(self, ctx: object) -> list[str]:
+        return [*_ORDER]
+
+
 app = typer.Typer(
     name="botpool",
-    help="Put meeting bots into calls fast. Settings are environment variables: BOTPOOL_…",
+    cls=_InOrder,
+    help="Put meeting bots into calls fast. Settings are environment variables: BOTPOOL_…"
+    "\n\nCommands that ask the API find it by BOTPOOL_URL and BOTPOOL_API_KEY; on the machine where"
+    " botpool runs, they find it by themselves, and ask as the admin. The others use the database"
+    " that the settings name, and need no server: each says so.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # Rich's help would show a value for flags, which take none
 )
-
-
-app.add_typer(keys_app)
-app.add_typer(projects_app)
-app.add_typer(webhooks_app)
-app.add_typer(slots_app)
 
 
 def _version(wanted: bool) -> None:
@@ -64,7 +72,22 @@ def _options(
     pass
 
 
-@app.command("serve")
+app.add_typer(bots_app, short_help="Create, list, show, stop, watch bots; read their logs.")
+app.command("pool", short_help="Show slots, hosts, what runs, and what needs a person.")(pool)
+app.command("status", short_help="As pool.")(status)
+app.command("queue", short_help="List the bots that wait.")(queue)
+app.add_typer(slots_app, short_help="List, show, recover, drain and import slots.")
+app.add_typer(hosts_app, short_help="List, drain and undrain hosts.")
+app.command("pause", short_help="Launch no bot of a platform for a while.")(pause)
+app.command("resume", short_help="Launch bots of a platform again.")(resume)
+app.command("replicas", short_help="List the running botpools.")(replicas)
+app.add_typer(projects_app, short_help="Who owns bots, keys and webhooks.")
+app.add_typer(keys_app, short_help="Create, list, rotate and revoke API keys.")
+app.add_typer(webhooks_app, short_help="Webhook endpoints, and what was delivered.")
+app.command("sign-in", short_help="Print a link that signs a browser in.")(sign_in)
+
+
+@app.command("serve", short_help="Run botpool: the API, the worker, or both.")
 def serve_command(
     role: Annotated[
         ServeRole,
@@ -90,22 +113,35 @@ def serve_command(
     asyncio.run(serve(settings, role, stop_bots=stop_bots))
 
 
+app.command("demo", short_help="Show botpool at work, with sample bots.")(demo)
+app.command("doctor", short_help="Check the installation, and say how to fix it.")(doctor)
+app.command("recover", short_help="Find bots and slots that are stuck, and recover them.")(recover)
+
+
 @app.command("migrate", short_help="Migrate the database to this botpool's schema.")
-def migrate_command() -> None:
+def migrate_command(as_json: AsJson = False) -> None:
     """Migrate the database to this botpool's schema, and show what was done.
 
     It also updates the pools to match the settings. You can run it at any time, even several at
-    once.
+    once. It needs no server.
     """
     settings = start()
     applied = asyncio.run(_migrate(settings))
+    if as_json:
+        print_json({"applied": applied})
+        return
     for name in applied:
-        typer.echo(f"applied {name}")
+        say(f"applied {name}")
     if not applied:
-        typer.echo("nothing to do: the database is up to date")
+        say("nothing to do: the database is up to date")
 
 
 async def _migrate(settings: Settings) -> list[str]:
+    # Imported here because it takes long, and few commands need it.
+    from botpool.engines import check_engine  # noqa: PLC0415
+    from botpool.pool import Pool  # noqa: PLC0415
+    from botpool.store import Store, migrate, open_database  # noqa: PLC0415
+
     check_engine(settings)
     async with open_database(settings) as database:
         applied = await migrate(database)
@@ -113,32 +149,38 @@ async def _migrate(settings: Settings) -> list[str]:
     return applied
 
 
-app.command("sign-in", short_help="Print a link that signs a browser in.")(sign_in)
-app.command("status", short_help="Show slots, waiting bots and what runs.")(status)
-app.command("recover", short_help="Find bots and slots that are stuck, and recover them.")(recover)
-app.command("demo", short_help="Show botpool at work, with sample bots.")(demo)
-app.command("doctor", short_help="Check the installation, and say how to fix it.")(doctor)
+app.command(
+    "psql",
+    short_help="Open psql on the database.",
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)(psql)
 
 
 def run() -> None:
     """Run the command. If it fails, print one sentence, and exit with a code.
 
-    docs/how-to/postgresql.md lists the codes.
+    docs/reference/cli.md lists the codes.
     """
     try:
         app()
     except BotpoolError as error:
+        flush()
         typer.echo(f"botpool: {error}", err=True)
-        raise SystemExit(_exit_code(error)) from None
+        raise SystemExit(exit_code(error)) from None
     except KeyboardInterrupt:
-        raise SystemExit(128 + signal.SIGINT) from None
+        raise SystemExit(Exit.INTERRUPTED) from None
+    finally:
+        flush()
 
 
-def _exit_code(error: BotpoolError) -> int:
+def exit_code(error: BotpoolError) -> Exit:
+    """The exit code for an error."""
     match error:
+        case CommandFailed():
+            return error.code
         case DatabaseUnreachable():
-            return 3  # it may pass by itself
+            return Exit.DATABASE_AWAY  # it may pass by itself
         case SetupError():
-            return 2  # the operator must fix something
+            return Exit.SETUP  # the operator must fix something
         case _:
-            return 1
+            return Exit.FAILED

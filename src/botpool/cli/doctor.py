@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import json
 from collections import Counter
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +12,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from botpool.engines.base import EngineName  # noqa: TC001 - Typer reads it
+from botpool.cli.output import AsJson, print_json
+from botpool.engines.base import EngineName
 from botpool.errors import SettingsInvalid
 from botpool.logs import configure_logs
 from botpool.settings import load_settings
@@ -27,7 +27,7 @@ _STYLES = {"ok": "green", "warning": "yellow", "problem": "bold red", "not check
 
 
 def doctor(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
     engine: Annotated[
         EngineName | None,
         typer.Option(help="Check this engine. By default, the engines that are in use."),
@@ -35,11 +35,12 @@ def doctor(
 ) -> None:
     """Check the database, the settings and the engines, and say how to fix what is wrong.
 
-    It changes nothing. The exit code is 1 if there is a problem, and 0 if there are only warnings.
+    It changes nothing, and needs no server. The exit code is 1 if there is a problem, and 0 if
+    there are only warnings.
     """
     findings = asyncio.run(_diagnose(engine))
     if as_json:
-        typer.echo(json.dumps([dataclasses.asdict(finding) for finding in findings], indent=2))
+        print_json([dataclasses.asdict(finding) for finding in findings])
     else:
         console = Console()
         console.print(_table(findings))

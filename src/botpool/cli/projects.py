@@ -2,34 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
-import dataclasses
-import json
 import re
-from contextlib import asynccontextmanager
-from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from botpool.access.projects import Projects
-from botpool.cli.start import start
-from botpool.feed.endpoints import OVERLAP, Endpoints
-from botpool.models.projects import ProjectLimits
-from botpool.store import Store, check_schema, open_database
+from botpool.cli.api import Api, ask
+from botpool.cli.options import HOUR_MS, OverlapHours, project_id_of
+from botpool.cli.output import AsJson, Column, hint, print_json, print_table, say
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from botpool.cli.output import Row
 
-    from botpool.models.projects import Project
-    from botpool.settings import Settings
+Json = dict[str, Any]
 
 app = typer.Typer(
     name="projects",
-    help="Create, show, change and delete projects, which own bots, keys and webhooks.",
+    help="Create, show, change and delete projects, which own bots, keys and webhooks. Asks the"
+    " API; where none runs, uses the database.",
     no_args_is_help=True,
 )
 
@@ -44,19 +34,38 @@ MaxCreations = Annotated[
 MaxDuration = Annotated[
     str | None, typer.Option(help="How long its bots may stay, in ms; `none` for no limit.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+_NUMBERS = ("live", "waiting", "createdToday", "failedToday")
+_LIMITS = ("maxLiveBots", "maxCreationsPerMinute", "maxDurationMs")
+_COLUMNS = (
+    Column("id", right=True),
+    Column("name", folds=True),
+    *(
+        Column(name, right=True, folds=True)
+        for name in ("live", "waiting", "created today", "failed today")
+    ),
+    *(Column(name, right=True, folds=True) for name in ("max live", "max a minute", "max ms")),
+)
 
 
 @app.command("list")
 def list_command(as_json: AsJson = False) -> None:
     """Show every project, its limits and its numbers."""
-    _show(asyncio.run(_list()), as_json=as_json)
+    found = ask(lambda api: api.get("/projects"), needs_server=False)
+    if as_json:
+        print_json(found)
+    else:
+        _print(found["projects"])
 
 
 @app.command()
 def show(name: Name, as_json: AsJson = False) -> None:
     """Show one project."""
-    _show([asyncio.run(_get(name))], as_json=as_json)
+
+    async def found(api: Api) -> Json:
+        return await api.get(f"/projects/{await project_id_of(api, name)}")
+
+    _show(ask(found, needs_server=False), as_json=as_json)
 
 
 @app.command()
@@ -65,32 +74,32 @@ def create(
     max_live_bots: MaxLiveBots = None,
     max_creations_per_minute: MaxCreations = None,
     max_duration_ms: MaxDuration = None,
+    as_json: AsJson = False,
 ) -> None:
     """Create a project. Then create keys for it: `botpool keys create NAME --project PROJECT`."""
-    given = _limits(
-        max_live_bots=max_live_bots,
-        max_creations_per_minute=max_creations_per_minute,
-        max_duration_ms=max_duration_ms,
-    )
-    project, secret = asyncio.run(_create(name, ProjectLimits(**given)))
-    typer.echo(f"created project {project.id}: {project.name}")
-    typer.echo(f"Its callback URLs get what this secret signs; it can't be shown again: {secret}")
+    limits = _limits(max_live_bots, max_creations_per_minute, max_duration_ms)
+
+    async def created(api: Api) -> Json:
+        return await api.post("/projects", {"name": name, "limits": limits})
+
+    made = ask(created, needs_server=False)
+    if as_json:
+        print_json(made)
+        return
+    project, secret = made["project"], made["webhookSecret"]
+    say(f"created project {project['id']}: {project['name']}")
+    say(f"Its callback URLs get what this secret signs; it can't be shown again: {secret}")
 
 
 @app.command("rotate-secret")
-def rotate_secret(
-    name: Name,
-    overlap_hours: Annotated[
-        float, typer.Option(min=0, max=720, help="How long the old secret signs beside the new.")
-    ] = OVERLAP / timedelta(hours=1),
-) -> None:
+def rotate_secret(name: Name, overlap_hours: OverlapHours = 24, as_json: AsJson = False) -> None:
     """Replace the secret that signs what callback URLs get, and print the new one."""
-    typer.echo(asyncio.run(_rotate_secret(name, timedelta(hours=overlap_hours))))
-    typer.echo(
-        f"The old secret signs, too, for another {overlap_hours:g} hours. Keep the new one: it"
-        " can't be shown again.",
-        err=True,
-    )
+
+    async def rotated(api: Api) -> Json:
+        path = f"/projects/{await project_id_of(api, name)}/rotate-secret"
+        return await api.post(path, {"overlapMs": int(overlap_hours * HOUR_MS)})
+
+    show_secret(ask(rotated, needs_server=False), overlap_hours, as_json=as_json)
 
 
 @app.command()
@@ -100,100 +109,70 @@ def update(
     max_live_bots: MaxLiveBots = None,
     max_creations_per_minute: MaxCreations = None,
     max_duration_ms: MaxDuration = None,
+    as_json: AsJson = False,
 ) -> None:
     """Change a project's name or limits. A lower limit ends no bot that lives."""
-    changes: dict[str, str | int | None] = {
-        **_limits(
-            max_live_bots=max_live_bots,
-            max_creations_per_minute=max_creations_per_minute,
-            max_duration_ms=max_duration_ms,
-        )
-    }
+    changes: Json = {"limits": _limits(max_live_bots, max_creations_per_minute, max_duration_ms)}
     if rename is not None:
         changes["name"] = rename
-    _show([asyncio.run(_change(name, changes))], as_json=False)
+
+    async def changed(api: Api) -> Json:
+        return await api.patch(f"/projects/{await project_id_of(api, name)}", changes)
+
+    _show(ask(changed, needs_server=False), as_json=as_json)
 
 
 @app.command()
 def delete(name: Name) -> None:
     """Delete a project without live bots: its ended bots, its keys and its webhooks, too."""
-    asyncio.run(_delete(name))
-    typer.echo(f"deleted project {name}")
+
+    async def deleted(api: Api) -> None:
+        await api.delete(f"/projects/{await project_id_of(api, name)}")
+
+    ask(deleted, needs_server=False)
+    say(f"deleted project {name}")
 
 
-def _limits(**given: str | None) -> dict[str, int | None]:
+def show_secret(found: Json, overlap_hours: float, *, as_json: bool) -> None:
+    """Print a new secret alone, and what to know about it beside it."""
+    if as_json:
+        print_json(found)
+        return
+    say(found["secret"])
+    hint(
+        f"The old secret signs, too, for another {overlap_hours:g} hours. Keep the new one: it"
+        " can't be shown again."
+    )
+
+
+def _limits(*given: str | None) -> dict[str, int | None]:
     """The limits that were given, as numbers; `none` is no limit."""
     limits: dict[str, int | None] = {}
-    for name, text in given.items():
+    for name, text in zip(_LIMITS, given, strict=True):
         if text is not None:
             if not re.fullmatch(r"none|[0-9]{1,9}", text):
-                option = name.replace("_", "-")
+                option = re.sub("[A-Z]", lambda found: f"-{found[0].lower()}", name)
                 raise typer.BadParameter(f"--{option} must be a number or `none`.")
             limits[name] = None if text == "none" else int(text)
     return limits
 
 
-async def _list() -> list[Project]:
-    async with _opened() as (store, _):
-        return await store.projects.all()
-
-
-async def _get(name: str) -> Project:
-    async with _opened() as (store, _):
-        return await store.projects.get(await store.projects.id_of(name))
-
-
-async def _rotate_secret(name: str, overlap: timedelta) -> str:
-    async with _opened() as (store, settings):
-        project_id = await store.projects.id_of(name)
-        return await Endpoints(store, settings).rotate_project_secret(project_id, overlap)
-
-
-async def _create(name: str, limits: ProjectLimits) -> tuple[Project, str]:
-    async with _opened() as (store, _):
-        return await Projects(store).create(name, limits)
-
-
-async def _change(name: str, changes: dict[str, str | int | None]) -> Project:
-    async with _opened() as (store, _):
-        return await Projects(store).change(await store.projects.id_of(name), changes)
-
-
-async def _delete(name: str) -> None:
-    async with _opened() as (store, _):
-        await Projects(store).delete(await store.projects.id_of(name))
-
-
-@asynccontextmanager
-async def _opened() -> AsyncIterator[tuple[Store, Settings]]:
-    settings = start()
-    async with open_database(settings) as database:
-        await check_schema(database)
-        yield Store(database), settings
-
-
-def _show(projects: Sequence[Project], *, as_json: bool) -> None:
+def _show(project: Json, *, as_json: bool) -> None:
     if as_json:
-        rows = [dataclasses.asdict(project) for project in projects]
-        typer.echo(json.dumps(rows, indent=2, default=lambda time: time.isoformat()))
+        print_json(project)
     else:
-        Console().print(_table(projects))
+        _print([project])
 
 
-def _table(projects: Sequence[Project]) -> Table:
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("id", justify="right", no_wrap=True)
-    table.add_column("name", overflow="fold")
-    for column in ("live", "waiting", "created today", "failed today"):
-        table.add_column(column, justify="right")
-    for column in ("max live", "max a minute", "max ms"):
-        table.add_column(column, justify="right")
-    for project in projects:
-        limits = dataclasses.astuple(project.limits)
-        table.add_row(
-            str(project.id),
-            Text(project.name),  # as plain text: it may look like Rich's markup
-            *(str(number) for number in dataclasses.astuple(project.numbers)),
-            *("" if limit is None else str(limit) for limit in limits),
-        )
-    return table
+def _print(projects: list[Json]) -> None:
+    print_table(_COLUMNS, map(_row, projects), "no project")
+
+
+def _row(project: Json) -> Row:
+    limits = (project["limits"][name] for name in _LIMITS)
+    return (
+        str(project["id"]),
+        project["name"],
+        *(str(project["numbers"][name]) for name in _NUMBERS),
+        *("" if limit is None else str(limit) for limit in limits),
+    )

@@ -3,41 +3,42 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
+from botpool.cli.output import AsJson, Column, Styled, hint, print_json, print_table, say
 from botpool.cli.start import start
-from botpool.engines import make_engines
-from botpool.pool import Pool
-from botpool.reconciler import Outcome, Reconciler, counted
-from botpool.store import Store, check_schema, open_database
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
+    from botpool.cli.output import Row
     from botpool.models.replicas import Lacking
     from botpool.reconciler import Decision
 
-_COLOURS = {Outcome.RECOVERED: "green", Outcome.FAILED: "red", Outcome.DELETED: "red"}
+_STYLES = {"recovered": "green", "failed": "red", "deleted": "red"}
+_COLUMNS = (
+    Column("what"),
+    Column("found as"),
+    Column("outcome"),
+    Column("why", folds=True),
+)
 
 
 def recover(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only show what would be done.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Find bots and slots that are stuck, recover them, and show why.
 
     A running botpool does this by itself every minute. This command also tries slots in error at
     once, as if none of their recoveries had failed. You can run it at any time, even several at
-    once.
+    once. It uses the database and the engines, and needs no server.
     """
+    # Imported here because it takes long, and no other command needs it.
+    from botpool.reconciler import counted  # noqa: PLC0415
+
     decisions, lacking = asyncio.run(_recover(dry_run=dry_run))
     counts = {outcome.value: count for outcome, count in counted(decisions).items()}
     if as_json:
@@ -45,17 +46,22 @@ def recover(
             {"step": d.step, "subject": d.subject, "outcome": d.outcome, "reason": d.reason}
             for d in decisions
         ]
-        typer.echo(json.dumps({**counts, "decisions": rows}, indent=2))
+        print_json({**counts, "decisions": rows})
     else:
         if decisions:
-            Console().print(_table(decisions))
+            print_table(_COLUMNS, map(_row, decisions), "")
         would = "would be: " if dry_run else ""
-        typer.echo(would + ", ".join(f"{count} {name}" for name, count in counts.items()))
+        say(would + ", ".join(f"{count} {name}" for name, count in counts.items()))
     if lacking is not None:
-        typer.echo(f"{lacking.found}. {lacking.mend}", err=True)
+        hint(f"{lacking.found}. {lacking.mend}")
 
 
 async def _recover(*, dry_run: bool) -> tuple[list[Decision], Lacking | None]:
+    from botpool.engines import make_engines  # noqa: PLC0415 - as above
+    from botpool.pool import Pool  # noqa: PLC0415
+    from botpool.reconciler import Reconciler  # noqa: PLC0415
+    from botpool.store import Store, check_schema, open_database  # noqa: PLC0415
+
     settings = start()
     async with open_database(settings) as database:
         await check_schema(database)
@@ -75,11 +81,6 @@ async def _recover(*, dry_run: bool) -> tuple[list[Decision], Lacking | None]:
     return decisions, counts.lacking
 
 
-def _table(decisions: Sequence[Decision]) -> Table:
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for column in ("what", "found as", "outcome", "why"):
-        table.add_column(column, overflow="fold")
-    for decision in decisions:
-        outcome = Text(decision.outcome, style=_COLOURS.get(decision.outcome, ""))
-        table.add_row(decision.subject, decision.step, outcome, Text(decision.reason))
-    return table
+def _row(decision: Decision) -> Row:
+    outcome = Styled(decision.outcome, _STYLES.get(decision.outcome, ""))
+    return decision.subject, decision.step, outcome, decision.reason

@@ -2,45 +2,51 @@
 
 from __future__ import annotations
 
-import asyncio
-import dataclasses
-import json
-from contextlib import asynccontextmanager
-from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from botpool.cli.start import start
-from botpool.feed.endpoints import OVERLAP, Endpoints
+from botpool.cli.api import Api, ask
+from botpool.cli.options import HOUR_MS, Cursor, Limit, OverlapHours, project_id_of
+from botpool.cli.output import (
+    AsJson,
+    Column,
+    age,
+    hint,
+    moment,
+    print_facts,
+    print_json,
+    print_table,
+    say,
+    status_cell,
+    tell_of_more,
+)
+from botpool.cli.projects import show_secret
 from botpool.models.events import EventType
-from botpool.models.projects import DEFAULT_PROJECT
-from botpool.models.webhooks import ENDPOINT_EVENTS, DeliveryPage, DeliveryStatus
-from botpool.store import Store, check_schema, open_database
+from botpool.models.webhooks import ENDPOINT_EVENTS, DeliveryStatus
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-    from typing import TypeVar
+    from collections.abc import Sequence
 
-    from botpool.models.webhooks import Endpoint, WebhookDelivery
+    from botpool.cli.output import Row
 
-    Result = TypeVar("Result")
+Json = dict[str, Any]
 
 app = typer.Typer(
     name="webhooks",
-    help="Create, show, change and delete webhook endpoints; show and resend deliveries.",
+    help="Create, show, change and delete webhook endpoints; show and resend deliveries. Asks the"
+    " API; where none runs, uses the database.",
     no_args_is_help=True,
 )
 
-_LARGEST = 2**63 - 1
 WebhookId = Annotated[
     int,
-    typer.Argument(
-        metavar="ID", min=1, max=_LARGEST, help="The id, as `botpool webhooks list` shows it."
-    ),
+    typer.Argument(metavar="ID", min=1, help="The id, as `botpool webhooks list` shows it."),
+]
+DeliveryId = Annotated[
+    int,
+    typer.Argument(metavar="DELIVERY", min=1, help="The id of a delivery."),
 ]
 Project = Annotated[str | None, typer.Option(help="The name of the project.")]
 Events = Annotated[
@@ -50,17 +56,38 @@ Events = Annotated[
         help=f"A type of events to post; may be given twice. {', '.join(ENDPOINT_EVENTS)}.",
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+_ENDPOINTS = (
+    Column("id", right=True),
+    Column("project", right=True),
+    Column("url", folds=True),
+    Column("events", folds=True),
+    Column("state", folds=True),
+)
+_DELIVERIES = (
+    Column("id", right=True),
+    Column("webhook", right=True),
+    Column("bot", right=True),
+    Column("tries", right=True),
+    Column("type"),
+    Column("status"),
+    Column("created", right=True),
+    Column("last answer", folds=True),
+)
 
 
 @app.command("list")
 def list_command(project: Project = None, as_json: AsJson = False) -> None:
     """Show every endpoint, or those of a project, and whether they fail or are paused."""
 
-    async def found(store: Store, _: Endpoints) -> list[Endpoint]:
-        return await store.webhooks.endpoints(await _id_of(store, project))
+    async def found(api: Api) -> Json:
+        return await api.get("/webhooks", projectId=await _id_of(api, project))
 
-    _show_endpoints(_run(found), as_json=as_json)
+    page = ask(found, needs_server=False)
+    if as_json:
+        print_json(page)
+    else:
+        _print(page["webhooks"])
 
 
 @app.command()
@@ -69,26 +96,29 @@ def create(
     project: Project = None,
     event: Events = None,
     description: Annotated[str, typer.Option(help="What it is for.")] = "",
+    as_json: AsJson = False,
 ) -> None:
     """Create an endpoint, and print the secret that signs what it gets. It is shown once."""
 
-    async def made(store: Store, endpoints: Endpoints) -> tuple[Endpoint, str]:
-        project_id = await _id_of(store, project) or DEFAULT_PROJECT
-        return await endpoints.create(
-            project_id, url, event_types=_chosen(event), description=description
-        )
+    async def made(api: Api) -> Json:
+        body: Json = {"url": url, "eventTypes": _chosen(event), "description": description}
+        if project is not None:
+            body["projectId"] = await project_id_of(api, project)
+        return await api.post("/webhooks", body)
 
-    endpoint, secret = _run(made)
-    typer.echo(secret)
-    hint = f"This is the secret of webhook {endpoint.id}. Keep it: it can't be shown again."
-    typer.echo(hint, err=True)
+    new = ask(made, needs_server=False)
+    if as_json:
+        print_json(new)
+        return
+    say(new["secret"])
+    webhook_id = new["webhook"]["id"]
+    hint(f"This is the secret of webhook {webhook_id}. Keep it: it can't be shown again.")
 
 
 @app.command()
 def show(webhook_id: WebhookId, as_json: AsJson = False) -> None:
     """Show one endpoint."""
-    endpoint = _run(lambda store, _: store.webhooks.endpoint(webhook_id))
-    _show_endpoints([endpoint], as_json=as_json)
+    _show(ask(lambda api: api.get(f"/webhooks/{webhook_id}"), needs_server=False), as_json=as_json)
 
 
 @app.command()
@@ -101,122 +131,152 @@ def update(
         bool | None,
         typer.Option("--pause/--resume", help="Send nothing, or send again, what waits first."),
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Change an endpoint, pause it, or resume it."""
-    changes: dict[str, object] = {"url": url, "description": description}
-    if event:
-        changes["event_types"] = _chosen(event)
-    given = {name: value for name, value in changes.items() if value is not None}
-    changed = _run(lambda _, endpoints: endpoints.change(webhook_id, given, paused=pause))
-    _show_endpoints([changed], as_json=False)
+    given = {
+        "url": url,
+        "description": description,
+        "eventTypes": _chosen(event) if event else None,
+        "paused": pause,
+    }
+    changes = {name: value for name, value in given.items() if value is not None}
+    changed = ask(lambda api: api.patch(f"/webhooks/{webhook_id}", changes), needs_server=False)
+    _show(changed, as_json=as_json)
 
 
 @app.command()
 def delete(webhook_id: WebhookId) -> None:
     """Delete an endpoint with its deliveries. What waits isn't sent any more."""
-    _run(lambda _, endpoints: endpoints.delete(webhook_id))
-    typer.echo(f"deleted webhook {webhook_id}")
+    ask(lambda api: api.delete(f"/webhooks/{webhook_id}"), needs_server=False)
+    say(f"deleted webhook {webhook_id}")
 
 
 @app.command("rotate-secret")
 def rotate_secret(
-    webhook_id: WebhookId,
-    overlap_hours: Annotated[
-        float, typer.Option(min=0, max=720, help="How long the old secret signs beside the new.")
-    ] = OVERLAP / timedelta(hours=1),
+    webhook_id: WebhookId, overlap_hours: OverlapHours = 24, as_json: AsJson = False
 ) -> None:
     """Replace the secret of an endpoint, and print the new one."""
-    overlap = timedelta(hours=overlap_hours)
-    typer.echo(_run(lambda _, endpoints: endpoints.rotate_secret(webhook_id, overlap)))
-    typer.echo(
-        f"The old secret signs, too, for another {overlap_hours:g} hours. Keep the new one: it"
-        " can't be shown again.",
-        err=True,
-    )
+    body = {"overlapMs": int(overlap_hours * HOUR_MS)}
+
+    async def rotated(api: Api) -> Json:
+        return await api.post(f"/webhooks/{webhook_id}/rotate-secret", body)
+
+    show_secret(ask(rotated, needs_server=False), overlap_hours, as_json=as_json)
 
 
 @app.command()
 def deliveries(
-    webhook: Annotated[
-        int | None, typer.Option(min=1, max=_LARGEST, help="Of an endpoint.")
-    ] = None,
-    bot: Annotated[int | None, typer.Option(min=1, max=_LARGEST, help="Of a bot.")] = None,
+    webhook: Annotated[int | None, typer.Option(min=1, help="Of an endpoint.")] = None,
+    bot: Annotated[int | None, typer.Option(min=1, help="Of a bot.")] = None,
     project: Project = None,
+    event: Annotated[EventType | None, typer.Option(help="Of a type of events.")] = None,
     status: Annotated[DeliveryStatus | None, typer.Option(help="With a status.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many.")] = 50,
+    limit: Limit = 50,
+    cursor: Cursor = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what was or is to be delivered, newest first."""
 
-    async def found(store: Store, _: Endpoints) -> list[WebhookDelivery]:
-        return await store.webhooks.page(
-            DeliveryPage(
-                limit=limit,
-                project_id=await _id_of(store, project),
-                endpoint_id=webhook,
-                bot_id=bot,
-                status=status,
-            )
+    async def found(api: Api) -> Json:
+        return await api.pages(
+            "/webhooks/deliveries",
+            "deliveries",
+            limit,
+            cursor,
+            webhookId=webhook,
+            botId=bot,
+            projectId=await _id_of(api, project),
+            type=event,
+            status=status,
         )
 
-    _show_deliveries(_run(found), as_json=as_json)
+    page = ask(found, needs_server=False)
+    if as_json:
+        print_json(page)
+        return
+    print_table(_DELIVERIES, map(_delivery_row, page["deliveries"]), "no delivery")
+    tell_of_more(page)
+
+
+@app.command()
+def delivery(delivery_id: DeliveryId, as_json: AsJson = False) -> None:
+    """Show one delivery, with every attempt to make it. With --json also its body."""
+    found = ask(lambda api: api.get(f"/webhooks/deliveries/{delivery_id}"), needs_server=False)
+    if as_json:
+        print_json(found)
+        return
+    each = found["delivery"]
+    print_facts(
+        (
+            ("delivery", str(each["id"])),
+            ("status", status_cell(each["status"])),
+            ("type", each["type"]),
+            ("bot", str(each["botId"])),
+            ("url", each["url"]),
+            ("webhook", str(each["webhookId"] or "callback")),
+            ("message", each["messageId"]),
+            ("created", moment(each["createdAt"])),
+        )
+    )
+    if found["attempts"]:
+        say()
+        columns = (Column("try", right=True), Column("at"), Column("took", right=True))
+        rows = (
+            (
+                str(attempt["number"]),
+                moment(attempt["at"]) or "",
+                f"{attempt['tookMs']} ms",
+                str(attempt["status"] or attempt["error"]),
+            )
+            for attempt in found["attempts"]
+        )
+        print_table((*columns, Column("answer", folds=True)), rows, "")
 
 
 @app.command()
 def resend(
     delivery_id: Annotated[
         int | None,
-        typer.Argument(metavar="[DELIVERY]", min=1, max=_LARGEST, help="The id of one delivery."),
+        typer.Argument(metavar="DELIVERY", min=1, help="The id of one delivery."),
     ] = None,
     since_hours: Annotated[
         float | None, typer.Option(min=0, max=24 * 365, help="All of the last so many hours.")
     ] = None,
-    webhook: Annotated[
-        int | None, typer.Option(min=1, max=_LARGEST, help="Of an endpoint.")
-    ] = None,
+    webhook: Annotated[int | None, typer.Option(min=1, help="Of an endpoint.")] = None,
     project: Project = None,
     delivered: Annotated[
         bool, typer.Option("--delivered", help="Those that were delivered, not those given up.")
     ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Send one delivery again, or all that were given up since a time."""
     if (delivery_id is None) == (since_hours is None):
         raise typer.BadParameter("Give the id of a delivery, or --since-hours.")
 
-    async def resent(store: Store, endpoints: Endpoints) -> int:
+    async def resent(api: Api) -> Json:
         if delivery_id is not None:
-            await endpoints.resend(delivery_id)
-            return 1
-        page = DeliveryPage(
-            project_id=await _id_of(store, project),
-            endpoint_id=webhook,
-            status=DeliveryStatus.DELIVERED if delivered else DeliveryStatus.GIVEN_UP,
-            since=await store.installation.now() - timedelta(hours=since_hours or 0),
-        )
-        return await endpoints.resend_many(page)
+            await api.post(f"/webhooks/deliveries/{delivery_id}/resend")
+            return {"resent": 1}
+        since = datetime.now(UTC) - timedelta(hours=since_hours or 0)
+        given = {
+            "since": since.isoformat(),
+            "webhookId": webhook,
+            "projectId": await _id_of(api, project),
+            "status": DeliveryStatus.DELIVERED if delivered else DeliveryStatus.GIVEN_UP,
+        }
+        body = {name: value for name, value in given.items() if value is not None}
+        return await api.post("/webhooks/deliveries/resend", body)
 
-    typer.echo(f"resent {_run(resent)}")
-
-
-def _run(work: Callable[[Store, Endpoints], Awaitable[Result]]) -> Result:
-    async def worked() -> Result:
-        async with _opened() as (store, endpoints):
-            return await work(store, endpoints)
-
-    return asyncio.run(worked())
+    found = ask(resent, needs_server=False)
+    if as_json:
+        print_json(found)
+    else:
+        say(f"resent {found['resent']}")
 
 
-@asynccontextmanager
-async def _opened() -> AsyncIterator[tuple[Store, Endpoints]]:
-    settings = start()
-    async with open_database(settings) as database:
-        await check_schema(database)
-        store = Store(database)
-        yield store, Endpoints(store, settings)
-
-
-async def _id_of(store: Store, project: str | None) -> int | None:
-    return None if project is None else await store.projects.id_of(project)
+async def _id_of(api: Api, project: str | None) -> int | None:
+    return None if project is None else await project_id_of(api, project)
 
 
 def _chosen(events: Sequence[EventType] | None) -> Sequence[EventType]:
@@ -227,56 +287,43 @@ def _chosen(events: Sequence[EventType] | None) -> Sequence[EventType]:
     return events or ENDPOINT_EVENTS
 
 
-def _show_endpoints(endpoints: Sequence[Endpoint], *, as_json: bool) -> None:
+def _show(endpoint: Json, *, as_json: bool) -> None:
     if as_json:
-        _print_json([dataclasses.asdict(endpoint) for endpoint in endpoints])
-        return
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("id", justify="right", no_wrap=True)
-    table.add_column("project", justify="right", no_wrap=True)
-    for column in ("url", "events", "state"):
-        table.add_column(column, overflow="fold")
-    for endpoint in endpoints:
-        table.add_row(
-            str(endpoint.id),
-            str(endpoint.project_id),
-            Text(endpoint.url),
-            ", ".join(endpoint.event_types),
-            Text(_state(endpoint)),
-        )
-    Console().print(table)
+        print_json(endpoint)
+    else:
+        _print([endpoint])
 
 
-def _state(endpoint: Endpoint) -> str:
-    if endpoint.paused_at is not None:
-        return f"paused at {endpoint.paused_at:%Y-%m-%d %H:%M}: {endpoint.pause_reason}"
-    if endpoint.failing_since is not None:
-        return f"fails since {endpoint.failing_since:%Y-%m-%d %H:%M}"
+def _print(endpoints: Sequence[Json]) -> None:
+    print_table(_ENDPOINTS, map(_row, endpoints), "no endpoint")
+
+
+def _row(endpoint: Json) -> Row:
+    return (
+        str(endpoint["id"]),
+        str(endpoint["projectId"]),
+        endpoint["url"],
+        ", ".join(endpoint["eventTypes"]),
+        _state(endpoint),
+    )
+
+
+def _state(endpoint: Json) -> str:
+    if endpoint["pausedAt"] is not None:
+        return f"paused for {age(endpoint['pausedAt'])}: {endpoint['pauseReason']}"
+    if endpoint["failingSince"] is not None:
+        return f"fails for {age(endpoint['failingSince'])}"
     return "ok"
 
 
-def _show_deliveries(found: Sequence[WebhookDelivery], *, as_json: bool) -> None:
-    if as_json:
-        _print_json([{**dataclasses.asdict(each), "status": each.status} for each in found])
-        return
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for column in ("id", "webhook", "bot", "attempts"):
-        table.add_column(column, justify="right", no_wrap=True)
-    for column in ("type", "status", "created", "last attempt"):
-        table.add_column(column, overflow="fold")
-    for each in found:
-        table.add_row(
-            str(each.id),
-            str(each.endpoint_id or "callback"),
-            str(each.bot_id),
-            str(each.attempts),
-            each.type,
-            each.status,
-            f"{each.created_at:%Y-%m-%d %H:%M:%S}",
-            Text(str(each.last_error or each.last_status or "")),
-        )
-    Console().print(table)
-
-
-def _print_json(rows: Sequence[object]) -> None:
-    typer.echo(json.dumps(rows, indent=2, default=lambda time: time.isoformat()))
+def _delivery_row(each: Json) -> Row:
+    return (
+        str(each["id"]),
+        str(each["webhookId"] or "callback"),
+        str(each["botId"]),
+        str(each["attempts"]),
+        each["type"],
+        status_cell(each["status"]),
+        age(each["createdAt"]),
+        str(each["lastError"] or each["lastStatus"] or ""),
+    )

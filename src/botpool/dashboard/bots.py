@@ -15,11 +15,12 @@ from botpool.api.waiting import what_bots_wait_for
 from botpool.dashboard import sending
 from botpool.dashboard.page import Form, PageRoute, TheForm, back, page
 from botpool.dashboard.pool import TheOverview, whole
-from botpool.dashboard.words import counted, of_bot
+from botpool.dashboard.words import of_bot
 from botpool.errors import BotpoolError, InvalidRequest
 from botpool.models.bots import Bot, BotSearch, BotSort
 from botpool.models.keys import ApiKey
 from botpool.pool import Pool
+from botpool.quantities import counted
 from botpool.settings import Settings
 from botpool.states import BOT_ENDED, BOT_RELAUNCHABLE, BotStatus, Platform
 from botpool.store import Store

@@ -13,9 +13,9 @@ from botpool.api.auth import TheAdmin
 from botpool.api.dependencies import TheSettings, TheStore
 from botpool.dashboard.charts import chart
 from botpool.dashboard.page import PageRoute, page
-from botpool.dashboard.words import milliseconds
 from botpool.models.insights import TOTAL, InsightsRange, Usage
 from botpool.models.launches import Phase
+from botpool.quantities import milliseconds
 from botpool.states import Platform
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from botpool.dashboard.words import duration, milliseconds
 from botpool.models.launches import Phase
+from botpool.quantities import duration, milliseconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -148,10 +148,14 @@ class LogLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogPage:
-    """A page of a bot's log. `last` is the place of its last line if there are more."""
+    """A page of a bot's log.
+
+    `end` is the place of its last line; `last` is the same if there are more lines now.
+    """
 
     lines: Sequence[LogLine]
     last: int | None
+    end: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

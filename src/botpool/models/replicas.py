@@ -44,7 +44,11 @@ class ReplicaCounts:
     @classmethod
     def of(cls, replicas: Sequence[Replica]) -> Self:
         """Count these."""
-        roles = [replica.role for replica in replicas]
+        return cls.of_roles([replica.role for replica in replicas])
+
+    @classmethod
+    def of_roles(cls, roles: Sequence[ReplicaRole]) -> Self:
+        """Count replicas by their roles."""
         return cls(
             api=sum(role is not ReplicaRole.WORKER for role in roles),
             worker=sum(role is not ReplicaRole.API for role in roles),

@@ -159,5 +159,6 @@ class SlotPage:
     limit: int = 50
     platform: Platform | None = None
     statuses: Collection[SlotStatus] | None = None
+    slot_name: str | None = None
     container_ref: str | None = None
     assigned_bot_id: int | None = None

@@ -183,6 +183,7 @@ class Bots:
         return LogPage(
             lines=[LogLine(at=row["at"], level=row["level"], line=row["line"]) for row in rows],
             last=rows[-1]["id"] if more else None,
+            end=rows[-1]["id"] if rows else None,
         )
 
     async def keep_container_logs(

@@ -15,8 +15,8 @@ SELECT *, botpool_now() AS read_at FROM bot_pool_slots WHERE token_hash = $1;
 SELECT *, botpool_now() AS read_at FROM bot_pool_slots ORDER BY platform, number;
 
 -- name: page
--- One page of slots ($1), by name: after a place, of a platform, statuses, a container or a bot, where these
--- are given.
+-- One page of slots ($1), by name: after a place, of a platform, statuses, a name, a container or a bot, where
+-- these are given.
 SELECT *, botpool_now() AS read_at FROM list_slots($1::jsonb);
 
 -- name: of_host

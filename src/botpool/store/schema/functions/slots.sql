@@ -487,6 +487,8 @@ BEGIN
             THEN ' AND platform = $1 ->> ''platform''' END,
         CASE WHEN p_page ->> 'statuses' IS NOT NULL
             THEN ' AND $1 -> ''statuses'' ? status' END,
+        CASE WHEN p_page ->> 'slot_name' IS NOT NULL
+            THEN ' AND slot_name = $1 ->> ''slot_name''' END,
         CASE WHEN p_page ->> 'container_ref' IS NOT NULL
             THEN ' AND container_ref = $1 ->> ''container_ref''' END,
         CASE WHEN p_page ->> 'assigned_bot_id' IS NOT NULL

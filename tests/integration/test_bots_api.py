@@ -464,6 +464,25 @@ async def test_logs_come_in_pages_that_are_bounded_by_bytes(api: Api) -> None:
     assert await pages(5000) == [5 + 263, 137]
 
 
+async def test_lines_that_come_later_are_read_after_the_end_of_a_page(api: Api) -> None:
+    bot = (await api.ask()).json()["bot"]
+    slot = await api.slot_of(bot["id"])
+    say = api.pool.assignments.add_log_lines
+
+    async def read(cursor: str | None = None) -> tuple[list[str], str | None]:
+        parameters = {} if cursor is None else {"cursor": cursor}
+        page = (await api.alice.get(f"{BOTS}/{bot['id']}/logs", params=parameters)).json()
+        return [line["line"] for line in page["lines"]], page["endCursor"]
+
+    assert await read() == ([], None)
+    await say(slot.id, slot.lease, [("info", "a"), ("info", "b")])
+    lines, end = await read()
+    assert lines == ["a", "b"]
+    assert await read(end) == ([], end)
+    await say(slot.id, slot.lease, [("info", "c")])
+    assert (await read(end))[0] == ["c"]
+
+
 # Stopping
 
 
@@ -530,6 +549,9 @@ async def test_an_operator_sees_pools_slots_and_the_queue(api: Api) -> None:
     ]
     assert (entry["botId"], entry["position"]) == (bots[3]["id"], 1)
     problem(await api.admin.get("/api/v1/slots/999"), 404, "slot_not_found")
+    for name, found in ((slots[1]["slotName"], [slots[1]["id"]]), ("pool-zoom-999", [])):
+        named = (await api.admin.get("/api/v1/slots", params={"slotName": name})).json()["slots"]
+        assert [slot["id"] for slot in named] == found
 
 
 async def test_the_queue_is_listed_page_by_page_with_the_right_positions(api: Api) -> None:

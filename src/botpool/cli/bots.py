@@ -61,9 +61,9 @@ _COLUMNS = (
     Column("id", right=True),
     Column("status"),
     Column("created", right=True),
+    Column("now"),
     Column("slot"),
     Column("meeting", folds=True),
-    Column("now", folds=True),
 )
 
 
@@ -295,9 +295,9 @@ def _row(bot: Json) -> tuple[str | Styled, ...]:
         str(bot["id"]),
         status_cell(bot["status"]),
         age(bot["createdAt"]),
+        _now(bot),
         bot["slotName"] or "",
         bot["meetingUrl"],
-        _now(bot),
     )
 
 

@@ -33,7 +33,7 @@ Host = Annotated[str, typer.Argument(help="The host, as `botpool hosts list` sho
 
 _COLUMNS = (
     Column("engine"),
-    Column("host", folds=True),
+    Column("host"),
     Column("status"),
     Column("slots", right=True),
     Column("running", right=True),

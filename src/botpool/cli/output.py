@@ -28,8 +28,7 @@ from botpool.quantities import elapsed
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
-    from rich.console import Console
-    from rich.table import Table
+    from rich.console import Console, RenderableType
     from rich.text import Text
 
 AsJson = Annotated[
@@ -49,7 +48,7 @@ class Styled(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table. On a terminal only those that fold get narrower than their texts."""
+    """A column of a table. What folds may be long: on a narrow terminal it stands below its row."""
 
     name: str
     right: bool = False
@@ -91,15 +90,22 @@ def print_json_line(found: object) -> None:
 
 
 def print_table(columns: Sequence[Column], rows: Iterable[Row], nothing: str) -> None:
-    """Print a table, or a line that says that there is nothing."""
+    """Print a table, or a line that says that there is nothing.
+
+    On a terminal that is too narrow for it, the columns that fold stand below each row, as long as
+    they are: the terminal breaks them, and a URL can still be copied.
+    """
     found = [*rows]
     if not found:
         say(nothing)
-    elif on_terminal():
-        print_rich(rich_table(columns, found))
-    else:
-        for line in plain_table(columns, found):
+        return
+    lines = plain_table(columns, found)
+    if not on_terminal():
+        for line in lines:
             say(line)
+        return
+    below = terminal().width < max(map(len, lines)) and any(column.folds for column in columns)
+    print_rich(*rich_lines(columns, found, below=below))
 
 
 def tell_of_more(page: Mapping[str, Any]) -> None:
@@ -113,14 +119,12 @@ def print_facts(facts: Iterable[tuple[str, Cell | None]]) -> None:
     shown = [(name, value) for name, value in facts if value not in {None, ""}]
     width = max(len(name) for name, _ in shown)
     if on_terminal():
-        from rich.table import Table  # noqa: PLC0415 - takes long
+        from rich.text import Text  # noqa: PLC0415 - takes long
 
-        table = Table.grid(padding=(0, 2))
-        table.add_column(style="bold", no_wrap=True)
-        table.add_column(overflow="fold")
-        for name, value in shown:
-            table.add_row(name, _rich(value or ""))
-        print_rich(table)
+        names = (Text(f"{name.ljust(width)}  ", "bold") for name, _ in shown)
+        print_rich(
+            *(name + _rich(value or "") for name, (_, value) in zip(names, shown, strict=True))
+        )
         return
     for name, value in shown:
         say(f"{name.ljust(width)}  {plain(value or '')}")
@@ -131,12 +135,12 @@ def on_terminal() -> bool:
     return sys.stdout.isatty()
 
 
-def print_rich(*parts: object) -> None:
-    """Print what Rich makes, on a terminal."""
+def print_rich(*parts: RenderableType) -> None:
+    """Print what Rich makes, on a terminal, which breaks lines that are too long for it."""
     screen = terminal()
     with screen.capture() as captured:
         for part in parts:
-            screen.print(part)
+            screen.print(part, soft_wrap=True)
     _write(captured.get())
 
 
@@ -147,21 +151,29 @@ def terminal() -> Console:
     return Console(highlight=False, emoji=False, markup=False)
 
 
-def rich_table(columns: Sequence[Column], rows: Iterable[Row]) -> Table:
-    """A table for a terminal."""
-    from rich.table import Table  # noqa: PLC0415 - takes long
+def rich_lines(
+    columns: Sequence[Column], rows: Sequence[Row], *, below: bool = False
+) -> list[Text]:
+    """The lines of a table for a terminal, with what folds beside the rest, or below it."""
+    from rich.text import Text  # noqa: PLC0415 - takes long
 
-    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
-    for column in columns:
-        table.add_column(
-            column.name,
-            justify="right" if column.right else "left",
-            no_wrap=not column.folds,
-            overflow="fold",
-        )
-    for row in rows:
-        table.add_row(*map(_rich, row))
-    return table
+    beside = [n for n, column in enumerate(columns) if not (below and column.folds)]
+    head = tuple(Styled(column.name, "bold") for column in columns)
+    widths = [max(len(plain(row[n])) for row in (head, *rows)) for n in beside]
+    lines = []
+    for row in (head, *rows):
+        line = Text(no_wrap=True)
+        for n, width in zip(beside, widths, strict=True):
+            cell = _rich(row[n])
+            padding = " " * (width - len(cell))
+            line.append_text(Text(padding) + cell if columns[n].right else cell + Text(padding))
+            line.append("  ")
+        line.rstrip()
+        lines.append(line)
+        rest = [plain(row[n]) for n in range(len(columns)) if n not in beside]
+        if row is not head and any(rest):
+            lines.append(Text(" " * (widths[0] + 2) + "  ".join(filter(None, rest))))
+    return lines
 
 
 def plain_table(columns: Sequence[Column], rows: Iterable[Row]) -> list[str]:

@@ -23,7 +23,7 @@ from botpool.cli.output import (
     print_json,
     print_json_line,
     print_table,
-    rich_table,
+    rich_lines,
     say,
     status_cell,
     tell_of_more,
@@ -65,7 +65,7 @@ _POOL = (
     *(Column(name.removesuffix("Size"), right=True) for name in _NUMBERS),
 )
 _HOSTS = (
-    Column("host", folds=True),
+    Column("host"),
     Column("engine"),
     Column("status"),
     Column("slots", right=True),
@@ -73,7 +73,7 @@ _HOSTS = (
     Column("room", right=True),
 )
 _REPLICAS = (
-    Column("replica", folds=True),
+    Column("replica"),
     Column("role"),
     Column("version"),
     Column("runs for", right=True),
@@ -87,14 +87,8 @@ _QUEUE = (
     Column("waits for", right=True),
     Column("gives up in", right=True),
 )
-_BOTS = (
-    Column("bot", right=True),
-    Column("status"),
-    Column("for", right=True),
-    Column("slot"),
-    Column("meeting", folds=True),
-    Column("now", folds=True),
-)
+_WIDE = 110
+"""How many columns a terminal has that shows the slot of each bot, too."""
 
 
 def pool(
@@ -257,34 +251,40 @@ def _picture(found: Json, away: tuple[datetime, str] | None) -> RenderableType:
     from rich.console import Group  # noqa: PLC0415 - takes long
     from rich.text import Text  # noqa: PLC0415
 
-    height = terminal().height
-    bots = sum(row["busy"] for row in found["platforms"])
+    size = terminal().size
+    in_slots = sum(row["deploying"] + row["busy"] for row in found["platforms"])
+    waiting = sum(row["queued"] for row in found["platforms"])
     head = Text.assemble(
         ("botpool", "bold"),
-        f"  {datetime.now():%H:%M:%S}  {bots} in slots, ",
-        f"{sum(row['queued'] for row in found['platforms'])} wait.  Ctrl-C ends it.",
+        f"  {datetime.now():%H:%M:%S}  {in_slots} in slots, {waiting} wait.  Ctrl-C ends it.",
     )
-    parts: list[RenderableType] = [head, Text()]
+    lines = [head, Text()]
     if away is not None:
         since, why = away
-        parts += [Text(f"No answer for {elapsed(datetime.now(UTC) - since)}: {why}", "bold red")]
-    parts += [Text(line, _need_style(line)) for line in _needs(found)]
-    parts.append(rich_table(_POOL, map(_pool_row, found["platforms"])))
+        lines.append(Text(f"No answer for {elapsed(datetime.now(UTC) - since)}: {why}", "bold red"))
+    lines += [Text(line, _need_style(line)) for line in _needs(found)]
+    lines += rich_lines(_POOL, [_pool_row(row) for row in found["platforms"]])
     if found["hosts"]:
-        parts += [Text(), rich_table(_HOSTS, map(_host_row, found["hosts"]))]
-    used = 6 + len(_needs(found)) + len(found["platforms"]) + len(found["hosts"]) + 3
-    fits = max(1, height - used)
-    parts += [Text(), rich_table(_BOTS, map(_bot_row, found["bots"][:fits]))]
-    if len(found["bots"]) > fits:
-        parts.append(Text(f"… and {len(found['bots']) - fits} more", "dim"))
-    return Group(*parts)
+        lines += [Text(), *rich_lines(_HOSTS, [_host_row(host) for host in found["hosts"]])]
+    bots = found["bots"]
+    room = max(1, size.height - len(lines) - 3)
+    if bots:
+        wide = size.width >= _WIDE
+        columns = [Column(name) for name in ("bot", "status", "for", "now")]
+        columns += [Column(name) for name in (("slot", "meeting") if wide else ("meeting",))]
+        lines += [Text(), *rich_lines(columns, [_bot_row(bot, wide) for bot in bots[:room]])]
+    if len(bots) > room:
+        lines.append(Text(f"… and {len(bots) - room} more", "dim"))
+    for line in lines:
+        line.no_wrap, line.overflow = True, "ellipsis"
+    return Group(*lines)
 
 
 def _need_style(line: str) -> str:
     return "bold red" if line.startswith("!") else "yellow" if line.startswith("*") else ""
 
 
-def _bot_row(bot: Json) -> Row:
+def _bot_row(bot: Json, wide: bool) -> Row:
     waiting = bot["waitingFor"]
     now = "" if waiting is None else f"waits for {waiting['what']}"
     if waiting and waiting["total"]:
@@ -293,9 +293,9 @@ def _bot_row(bot: Json) -> Row:
         str(bot["id"]),
         status_cell(bot["status"]),
         age(bot["joinedAt"] or bot["createdAt"]),
-        bot["slotName"] or "",
-        bot["meetingUrl"],
         now,
+        *((bot["slotName"] or "",) if wide else ()),
+        bot["meetingUrl"].removeprefix("https://").partition("?")[0],
     )
 
 

@@ -365,6 +365,8 @@ def _show(bot: Json, launch: Json) -> None:
             ("slot", bot["slotName"]),
             ("host", where),
             ("container", bot["containerRef"]),
+            ("exit code", None if bot["exitCode"] is None else str(bot["exitCode"])),
+            ("restarts", str(bot["restarts"] or "")),
             ("project", str(bot["projectId"])),
             ("created", moment(bot["createdAt"])),
             ("in call", moment(bot["joinedAt"])),

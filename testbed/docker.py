@@ -47,12 +47,16 @@ _HTPASSWD = f"{USERNAME}:$2y$05$abcdefghijklmnopqrstuuZ0Fx87Pb/Aqb0E90lfvCwzXnaF
 
 _PACKAGES = {
     "busybox": "busybox-static",
+    "caddy": "caddy",
     "containerd": "containerd",
+    "docker": "docker.io",
+    "docker-compose": "docker-compose",
     "docker-init": "docker.io",
     "docker-registry": "docker-registry",
     "dockerd": "docker.io",
     "ip": "iproute2",
     "iptables": "iptables",
+    "nginx": "nginx-light",
     "openssl": "openssl",
     "podman": "podman",
     "runc": "runc",
@@ -130,7 +134,7 @@ class Output:
 
 
 @asynccontextmanager
-async def _server(
+async def server_program(
     folder: Path, *command: str, environment: Mapping[str, str] | None = None
 ) -> AsyncIterator[Output]:
     """Run a program in a folder until the end of the context, and stop it by its process id."""
@@ -215,7 +219,7 @@ async def _dockerd(folder: Path, bridge: str, *options: str) -> AsyncIterator[Da
         *("--iptables=false", "--ip6tables=false", "--ip-forward=false"),
         *("--userland-proxy=false", "--shutdown-timeout", "1", *options),
     )
-    async with _server(folder, *command) as output:
+    async with server_program(folder, *command) as output:
         await output.said("API listen on /")
         yield Daemon(f"unix://{socket}", output, folder)
 
@@ -266,7 +270,7 @@ async def containerd(folder: Path) -> AsyncIterator[str]:
         f'[grpc]\naddress = "{folder}/containerd.sock"\n'
     )
     command = ("containerd", "--config", str(folder / "config.toml"))
-    async with _unmounted(folder), _server(folder, *command) as output:
+    async with _unmounted(folder), server_program(folder, *command) as output:
         await output.said("containerd successfully booted")
         yield str(folder / "containerd.sock")
 
@@ -342,7 +346,10 @@ async def podman_service(folder: Path) -> AsyncIterator[Daemon]:
         *("podman", "--log-level", "info", "--tmpdir", str(folder / "tmp")),
         *("system", "service", "--time=0", f"unix://{socket}"),
     )
-    async with _unmounted(folder), _server(folder, *command, environment=environment) as output:
+    async with (
+        _unmounted(folder),
+        server_program(folder, *command, environment=environment) as output,
+    ):
         await output.said("API service listening")
         daemon = Daemon(f"unix://{socket}", output, folder)
         try:
@@ -405,7 +412,9 @@ async def registry(
         settings["auth"] = {"htpasswd": {"realm": "test", "path": str(folder / "htpasswd")}}
     # JSON is YAML.
     (folder / "registry.yml").write_text(json.dumps(settings))
-    async with _server(folder, "docker-registry", "serve", str(folder / "registry.yml")) as output:
+    async with server_program(
+        folder, "docker-registry", "serve", str(folder / "registry.yml")
+    ) as output:
         found = await output.said(r"listening on (127\.0\.0\.1:\d+)")
         yield Registry(found[1], output)
 

@@ -284,7 +284,7 @@ async def ground(docker: Daemon, folder: Path, **settings: str) -> AsyncIterator
         image = f"botpool-test/meeting:{address.rpartition(':')[2]}"
         script = _BOT.replace("MEETING", address)
         await load(docker, busybox_image(folder / "image.tar", image, script=script))
-        port = _free_port()
+        port = free_port()
         url = f"http://127.0.0.1:{port}"
         common = {
             "reservation_ttl_ms": "1500",
@@ -309,7 +309,7 @@ async def ground(docker: Daemon, folder: Path, **settings: str) -> AsyncIterator
             await found.remove_containers()
 
 
-def _free_port() -> int:
+def free_port() -> int:
     """A port that stays free while it is not listened on: none that a connection may be given."""
     while True:
         port = random.randrange(20_000, 32_000)  # noqa: S311

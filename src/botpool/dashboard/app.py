@@ -14,5 +14,6 @@ if TYPE_CHECKING:
 def add_dashboard(app: FastAPI) -> None:
     """Serve the dashboard at `/`, with the store, the pool and the keys that the app has."""
     app.state.overview = Overview(app.state.store)
+    app.state.insights = insights.KeptInsights(app.state.store, app.state.settings)
     for part in (assets, pool, bots, bot, slots, hosts, insights, settings):
         app.include_router(part.router)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter, defaultdict
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -23,7 +24,7 @@ from botpool.store.queries import Queries
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from datetime import date
+    from datetime import date, datetime
 
     import asyncpg
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 _HOUR_SECONDS = 3600
 _MOST_SORTED = 50_000
-"""Of more bots than these, every second, third, … tells how long launches took."""
+"""Of more bots than these, one of two, of three, … tells how long launches and waits took."""
 
 
 class InsightsQueries:
@@ -45,11 +46,11 @@ class InsightsQueries:
         """What happened in a time, with costs if a slot-hour has a price."""
         outcomes = await self.outcomes(wanted)
         every = 1 + sum(row["bots"] for row in outcomes) // _MOST_SORTED
-        *launches, launch_totals = await self.launches(wanted, every)
-        *waits, wait_totals = await self.waits(wanted)
-        load = await self.load(wanted)
-        used = await self.used(wanted)
-        slots = await self.slots(wanted)
+        # Two at a time: each takes a core of the database for as long as it lasts.
+        load, (spreads, (*waits, wait_totals), used, slots) = await asyncio.gather(
+            self.load(wanted), self._others(wanted, every)
+        )
+        *launches, launch_totals = _launches(outcomes, spreads)
         names = await self.projects({row["project_id"] for row in (*outcomes, *used)})
         return Insights(
             range=wanted,
@@ -65,24 +66,36 @@ class InsightsQueries:
             projects=_projects(outcomes, used, names, slot_hour_price),
         )
 
-    async def launches(self, wanted: InsightsRange, every: int = 1) -> list[LaunchTimes]:
-        """How long launches took, by step, and at the end in all; told from each `every`-th."""
-        rows = await self._queries.rows("launches", *_of(wanted), wanted.step_seconds, every)
-        return [_launch_times(row) for row in rows]
+    async def _others(
+        self, wanted: InsightsRange, every: int
+    ) -> tuple[list[asyncpg.Record], list[Waits], list[asyncpg.Record], list[asyncpg.Record]]:
+        return (
+            await self.launches(wanted, every),
+            await self.waits(wanted, every),
+            await self.used(wanted),
+            await self.slots(wanted),
+        )
+
+    async def launches(self, wanted: InsightsRange, every: int = 1) -> list[asyncpg.Record]:
+        """How long the phases of launches took, by step, and in all; told by one of `every`."""
+        return await self._queries.rows("launches", *_of(wanted), wanted.step_seconds, every)
 
     async def load(self, wanted: InsightsRange) -> list[Load]:
         """How many bots ran and waited, in every step."""
         rows = await self._queries.rows("load", *_of(wanted), wanted.step_seconds)
         return _load(rows, wanted)
 
-    async def waits(self, wanted: InsightsRange) -> list[Waits]:
-        """The waits that were told beside those that were had, by step, and at the end in all."""
-        rows = await self._queries.rows("waits", *_of(wanted), wanted.step_seconds)
+    async def waits(self, wanted: InsightsRange, every: int = 1) -> list[Waits]:
+        """The waits that were told beside those that were had, by step, and at the end in all.
+
+        One of about `every` tells for all, so how many they were is about right, too.
+        """
+        rows = await self._queries.rows("waits", *_of(wanted), wanted.step_seconds, every)
         return [_waits(row) for row in rows]
 
     async def outcomes(self, wanted: InsightsRange) -> list[asyncpg.Record]:
-        """How many bots were created, by project, status and cause of their failure."""
-        return await self._queries.rows("outcomes", *_of(wanted))
+        """How many bots were created, by step, project, status and cause of their failure."""
+        return await self._queries.rows("outcomes", *_of(wanted), wanted.step_seconds)
 
     async def used(self, wanted: InsightsRange) -> list[asyncpg.Record]:
         """For how many seconds bots had slots, by day, platform and project."""
@@ -106,12 +119,23 @@ def _spread(found: list[float] | None) -> Spread:
     return Spread(*found) if found else Spread()
 
 
-def _launch_times(row: asyncpg.Record) -> LaunchTimes:
-    return LaunchTimes(
-        at=row["at"],
-        count=row["count"],
-        phases={name: _spread(row[name]) for name in (*Phase, TOTAL)},
-    )
+def _launches(
+    outcomes: Sequence[asyncpg.Record], spreads: Sequence[asyncpg.Record]
+) -> list[LaunchTimes]:
+    """The launches of each step that had one, and at the end of all."""
+    counts: Counter[datetime] = Counter()
+    for row in outcomes:
+        counts[row["at"]] += row["joined"]
+    phases = {row["at"]: {name: _spread(row[name]) for name in (*Phase, TOTAL)} for row in spreads}
+    untold = {name: Spread() for name in (*Phase, TOTAL)}
+    return [
+        *(
+            LaunchTimes(at=at, count=count, phases=phases.get(at, untold))
+            for at, count in sorted(counts.items())
+            if count
+        ),
+        LaunchTimes(at=None, count=counts.total(), phases=phases[None]),
+    ]
 
 
 def _waits(row: asyncpg.Record) -> Waits:

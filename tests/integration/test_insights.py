@@ -68,7 +68,7 @@ async def test_of_many_launches_all_are_counted_and_some_tell_how_long_they_took
 ) -> None:
     async with working(database) as works:
         since = await midnight(works)
-        for claims in (1, 2, 3, 4):
+        for claims in (1, 2, 9, 4):
             await join(works, await works.launched(), claims=claims, knocks=0, let_in=0)
         until = await works.store.installation.now() + timedelta(seconds=1)
         wanted = InsightsRange.of(since, until, step_seconds=MINUTE)
@@ -76,10 +76,8 @@ async def test_of_many_launches_all_are_counted_and_some_tell_how_long_they_took
         found = await works.store.insights.read(wanted)
         ((first,), total) = found.launches, found.launch_totals
         assert (first.count, total.count) == (4, 4)
-        spread = total.phases["claimed"]
-        # Told by one or two of them: of the first three ids, and of the next.
-        assert spread.p50 in {1000, 1500, 2000, 2500, 3000, 3500, 4000}
-        assert (spread.p50, spread.p99) != (2500, 3970)
+        # One of the first three tells, and one of the next: by chance, the first and the last.
+        assert total.phases["claimed"].p50 == 2500
 
 
 async def test_a_phase_that_was_skipped_counts_for_nothing(database: Database) -> None:

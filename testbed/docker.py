@@ -54,6 +54,7 @@ _PACKAGES = {
     "docker-init": "docker.io",
     "docker-registry": "docker-registry",
     "dockerd": "docker.io",
+    "etcd": "etcd-server",
     "ip": "iproute2",
     "iptables": "iptables",
     "nginx": "nginx-light",
@@ -393,9 +394,9 @@ class Registry:
 
 @asynccontextmanager
 async def registry(
-    folder: Path, port: int = 0, *, private: bool = False
+    folder: Path, port: int = 0, *, host: str = "127.0.0.1", private: bool = False
 ) -> AsyncIterator[Registry]:
-    """A registry on the loopback address, which Docker trusts without TLS.
+    """A registry, by default on the loopback address, which Docker trusts without TLS.
 
     Port 0 is a free one. A private registry asks for USERNAME and PASSWORD.
     """
@@ -405,7 +406,7 @@ async def registry(
         "version": 0.1,
         "log": {"level": "info"},
         "storage": {"filesystem": {"rootdirectory": str(folder / "data")}},
-        "http": {"addr": f"127.0.0.1:{port}"},
+        "http": {"addr": f"{host}:{port}"},
     }
     if private:
         (folder / "htpasswd").write_text(_HTPASSWD)
@@ -415,7 +416,7 @@ async def registry(
     async with server_program(
         folder, "docker-registry", "serve", str(folder / "registry.yml")
     ) as output:
-        found = await output.said(r"listening on (127\.0\.0\.1:\d+)")
+        found = await output.said(r"listening on ([\d.]+:\d+)")
         yield Registry(found[1], output)
 
 

@@ -25,11 +25,14 @@ from botpool.store import (
 )
 from botpool.store.invariants import broken_invariants
 from botpool.store.postgres.embedded import embedded_postgres
+from testbed.kubernetes import joined
 from testbed.network import leave_machine_network
 from tests.support.scene import Scene
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Generator, Iterator
+
+    from testbed.kubernetes import Cluster
 
 NO_SKIP = "BOTPOOL_TEST_NO_SKIP" in os.environ
 
@@ -150,3 +153,26 @@ async def scene(database: Database) -> AsyncIterator[Scene]:
     await scene.add_host()
     yield scene
     assert await broken_invariants(database) == []
+
+
+@pytest.fixture(scope="session")
+async def kubernetes(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Cluster]:
+    """The cluster that all processes of this run share. Tests use `cluster` or `whole_cluster`."""
+    base = tmp_path_factory.getbasetemp()
+    run = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    async with joined(run / "kubernetes") as cluster:
+        yield cluster
+
+
+@pytest.fixture
+async def cluster(kubernetes: Cluster) -> AsyncIterator[Cluster]:
+    """A cluster with the nodes n1 and n2. Others use it, too: take a namespace of your own."""
+    async with kubernetes.shared():
+        yield kubernetes
+
+
+@pytest.fixture
+async def whole_cluster(kubernetes: Cluster) -> AsyncIterator[Cluster]:
+    """The same, and nobody else uses it: for tests that take parts of it away."""
+    async with kubernetes.alone():
+        yield kubernetes

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import tempfile
-from contextlib import suppress
 from pathlib import Path
 
 from testbed.docker import BOT_IMAGE, busybox_image
@@ -24,10 +24,12 @@ async def main() -> None:
             print(f"export KUBECONFIG={cluster.kubeconfig}")
             print(f"image: {image}; pods reach this network at {cluster.address}")
             print(f"nsenter --target {os.getpid()} --net kubectl get nodes", flush=True)
-            await asyncio.Event().wait()
+            over = asyncio.Event()
+            for number in (signal.SIGINT, signal.SIGTERM):
+                asyncio.get_running_loop().add_signal_handler(number, over.set)
+            await over.wait()
 
 
 if __name__ == "__main__":
     leave_machine_network()
-    with suppress(KeyboardInterrupt):
-        asyncio.run(main())
+    asyncio.run(main())

@@ -1,6 +1,6 @@
 """Start a cluster or join the one that another process of the same test run has started."""
 
-# ruff: noqa: ASYNC110, ASYNC240 - it does nothing else meanwhile
+# ruff: noqa: ASYNC110, ASYNC221, ASYNC240 - it does nothing else meanwhile
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ import pytest
 from testbed.docker import Request
 from testbed.docker import need as need_programs
 from testbed.kubernetes import addresses
-from testbed.kubernetes.parts import CGROUPS, sweep_groups
+from testbed.kubernetes.parts import CGROUPS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
@@ -305,7 +305,6 @@ async def _running(locks: Path, nodes: int) -> _Running:
         running = _Running(Path(known["folder"]), known["pid"])
         if (running.folder / "ready").exists() and Path(f"/proc/{running.pid}").exists():
             return running
-    sweep_groups()
     found = programs()
     if found is None:
         raise RuntimeError("Kubernetes was not built")

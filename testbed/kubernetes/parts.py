@@ -10,6 +10,7 @@ folder, and a control group for each node, are all that it can leave behind.
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import signal
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from testbed.docker import Registry
 
 CGROUPS = Path("/sys/fs/cgroup")
-CGROUP_PREFIX = "botpool-kubernetes-"
 _CONTROLLERS = (
     "cpu",
     "cpuacct",
@@ -140,7 +140,7 @@ class Parts:
     def __init__(self, folder: Path, programs: Path) -> None:
         self._folder = folder
         self._programs = programs
-        self._group = f"{CGROUP_PREFIX}{folder.name}"
+        self._group = folder.name
         self._control: dict[str, Program] = {}
         self._nodes: dict[str, Node] = {}
         self._registry = AsyncExitStack()
@@ -170,7 +170,6 @@ class Parts:
         for program in reversed(list(self._control.values())):
             program.end()
         await self._registry.aclose()
-        sweep_groups(self._group)
 
     def _hide_kernel_settings(self) -> None:
         """Show kubelets files that read as they want them: they leave the machine's alone."""
@@ -521,14 +520,26 @@ class Parts:
         """End its programs, then what they have started, then its namespaces."""
         for program in reversed(list(node.programs.values())):
             program.end(signal.SIGKILL)
-        for path in Path("/proc").iterdir():
-            if path.name.isdigit() and path.name != str(os.getpid()) and self._belongs(path, node):
-                with suppress(ProcessLookupError):
-                    os.kill(int(path.name), signal.SIGKILL)
+        # A container that was just about to start may come to light later.
+        deadline = time.monotonic() + _END_SECONDS
+        while not (self._killed(node) and _removed(self._group_of(node))):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{node.name} doesn't end")
+            time.sleep(0.05)
         node.holder.end(signal.SIGKILL)
         with suppress(RuntimeError):  # it may have gone with its other end
             _run("ip", "link", "delete", node.link)
-        sweep_groups(self._group_of(node))
+
+    def _killed(self, node: Node) -> bool:
+        """Kill what its programs have left. Whether there was nothing."""
+        nothing = True
+        for path in Path("/proc").iterdir():
+            if path.name.isdigit() and path.name != str(os.getpid()) and self._belongs(path, node):
+                nothing = False
+                with suppress(ProcessLookupError, ChildProcessError):
+                    os.kill(int(path.name), signal.SIGKILL)
+                    os.waitpid(int(path.name), os.WNOHANG)  # its parent is gone: it is ours
+        return nothing
 
     def _belongs(self, process: Path, node: Node) -> bool:
         """Whether it is a container of the node, or holds one."""
@@ -541,9 +552,14 @@ class Parts:
             return False
 
 
-def sweep_groups(prefix: str = CGROUP_PREFIX) -> None:
-    """Remove control groups of this name in which nothing runs any more."""
-    for top in CGROUPS.glob(f"*/{prefix}*"):
-        for group, _, _ in os.walk(top, topdown=False):
-            with suppress(OSError):  # in use
+def _removed(name: str) -> bool:
+    """Remove a control group from every hierarchy, unless something runs in it."""
+    try:
+        for top in CGROUPS.glob(f"*/{name}"):
+            for group, _, _ in os.walk(top, topdown=False):
                 Path(group).rmdir()
+    except OSError as error:
+        if error.errno != errno.EBUSY:
+            raise
+        return False
+    return True

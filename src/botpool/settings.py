@@ -255,6 +255,16 @@ class Settings(BaseSettings):
     heartbeat_interval_ms: Milliseconds = Field(
         default=10_000, description="How often a bot should send a heartbeat."
     )
+    max_silence_ms: int = Field(
+        default=3_600_000,
+        ge=0,
+        le=2**31 - 1,
+        description=(
+            "How long a bot stays in its call while botpool can't be reached; `0` for ever. A bot"
+            " can't tell whether it is cut off or botpool is away: an outage longer than this"
+            " empties calls."
+        ),
+    )
     host: str = Field(
         default="127.0.0.1",
         description="The address to listen on. `0.0.0.0` or `::` means every address.",

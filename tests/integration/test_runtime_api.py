@@ -105,6 +105,7 @@ async def test_a_claim_gives_the_bot_and_makes_its_slot_busy(
             "platform": "google-meet",
             "config": {"sample": {"stayMs": 1}},
             "heartbeatIntervalMs": 1234,
+            "maxSilenceMs": 3_600_000,
         },
     )
     assert (await scene.slot_of(bot.id)).status is SlotStatus.BUSY

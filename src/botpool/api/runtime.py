@@ -106,7 +106,12 @@ async def claim_bot(
 ) -> Claimed:
     """Fetch the bot that this container runs. A container that restarts gets the same bot again."""
     bot = await pool.assignments.claim(slot)
-    told = what_a_bot_is_told(bot, slot.lease, settings.heartbeat_interval_ms)
+    told = what_a_bot_is_told(
+        bot,
+        slot.lease,
+        heartbeat_interval_ms=settings.heartbeat_interval_ms,
+        max_silence_ms=settings.max_silence_ms,
+    )
     return Claimed.model_validate(told)
 
 

@@ -183,6 +183,7 @@ class Claimed(Wire):
     platform: Platform
     config: dict[str, Any]
     heartbeat_interval_ms: int
+    max_silence_ms: int
 
 
 class HeartbeatRequest(Asked):

@@ -23,6 +23,9 @@ _MOST_LINES = 500
 _WAIT_SECONDS = 40.0
 _SHORTEST_WAIT_SECONDS = 1.0
 
+# How long a bot has to leave by itself if botpool is not there to force it.
+_LEAVE_SECONDS = 60.0
+
 
 class Status(StrEnum):
     """How far a bot has come. It may skip steps, but never goes back."""
@@ -56,6 +59,10 @@ async def claim(
     block it sends heartbeats in the background, waits for an order to leave, and takes SIGTERM as
     one. The end of the block ends the bot: as `FATAL` with the exception as its reason if there is
     one, otherwise as `DONE`. If the block has reported `DONE` or `FATAL` itself, that stands.
+
+    If botpool can't be reached for BOTPOOL_MAX_SILENCE_MS, that is an order to leave, too: nobody
+    else could tell the bot to. While that lasts, what it reports is tried once, and a minute later
+    the block is cancelled.
 
     Raises `AssignmentEnded` if there is no bot for this container, or if its assignment is over; if
     the block is running, it is cancelled. Raises `Refused` if botpool doesn't know the token.
@@ -99,6 +106,7 @@ class Assignment:
         self.config: dict[str, Any] = claimed["config"]
         self.log_level: str | None = None
         """The log level that botpool wants; known after the first heartbeat."""
+        client.max_silence_seconds = claimed.get("maxSilenceMs", 0) / 1000
         self._heartbeat_seconds: float = claimed["heartbeatIntervalMs"] / 1000
         self._client = client
         self._leave = asyncio.Event()
@@ -124,7 +132,7 @@ class Assignment:
             said["reason"] = _storable(reason, _LONGEST_REASON)
         if cause is not None:
             said["cause"] = cause
-        await self._client.ask("status", said)
+        await self._tell("status", said)
         self._final = self._final or final
 
     async def event(self, type: str, data: dict[str, Any] | None = None) -> None:  # noqa: A002
@@ -135,7 +143,7 @@ class Assignment:
         other characters than letters, digits and `_.:-`.
         """
         event = {"type": type, "data": data or {}}
-        await self._client.ask("events", {"lease": self.lease, "events": [event]})
+        await self._tell("events", {"lease": self.lease, "events": [event]})
 
     async def log(self, text: str, level: str = "info") -> None:
         """Send log lines, for `GET /bots/{id}/logs`, where a container's output is, too.
@@ -148,10 +156,13 @@ class Assignment:
         ]
         for start in range(0, len(lines), _MOST_LINES):
             some = lines[start : start + _MOST_LINES]
-            await self._client.ask("logs", {"lease": self.lease, "lines": some})
+            await self._tell("logs", {"lease": self.lease, "lines": some})
 
     async def leave_requested(self) -> None:
-        """Return once the bot should leave its call, because of botpool or SIGTERM."""
+        """Return once the bot should leave its call.
+
+        Because of botpool or SIGTERM, or because botpool was out of reach for too long.
+        """
         await self._leave.wait()
 
     async def done(self) -> None:
@@ -169,6 +180,7 @@ class Assignment:
         self._listening = (
             asyncio.create_task(self._send_heartbeats()),
             asyncio.create_task(self._await_orders()),
+            asyncio.create_task(self._bear_silence()),
         )
         return self
 
@@ -204,6 +216,29 @@ class Assignment:
         # The error of the block says more than that its assignment is over.
         with suppress(AssignmentEnded):
             await self.status(Status.FATAL, f"{type(error).__name__}: {error}")
+
+    async def _tell(self, verb: str, said: dict[str, object]) -> None:
+        """Report something. It is lost if botpool has been out of reach for too long."""
+        try:
+            await self._client.ask(verb, said)
+        except Unreachable as error:
+            log.warning("%s: %s; not told", verb, error)
+
+    async def _bear_silence(self) -> None:
+        """Leave by itself when botpool was out of reach for too long: it can't say so any more."""
+        longest = self._client.max_silence_seconds
+        if not longest:
+            return
+        await self._silence_of(longest)
+        log.warning("nothing was heard of botpool for %.0f s: the bot leaves", longest)
+        self._leave.set()
+        await self._silence_of(longest + _LEAVE_SECONDS)
+        self._end()
+
+    async def _silence_of(self, seconds: float) -> None:
+        """Return when nothing was heard of botpool for that long."""
+        while (left := seconds - self._client.silence_seconds) > 0:  # noqa: ASYNC110 - no answer
+            await asyncio.sleep(left)
 
     async def _send_heartbeats(self) -> None:
         while not self._ended:

@@ -54,15 +54,38 @@ class Client:
         self._path = f"{address.path.rstrip('/')}/api/v1/runtime"
         self._tls = ssl.create_default_context() if address.scheme == "https" else None
         self._timeout_seconds = timeout_seconds
+        self._heard_at: float | None = None
+        self.max_silence_seconds = 0.0
+        """After how much silence `ask` no longer tries again; 0 for never."""
         self._headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
 
+    @property
+    def silence_seconds(self) -> float:
+        """How long ago botpool answered. 0 if it never did.
+
+        The loop's clock is monotonic: neither a change of the date nor a sleep of the machine
+        is silence.
+        """
+        now = asyncio.get_running_loop().time()
+        return now - (now if self._heard_at is None else self._heard_at)
+
+    @property
+    def silent_for_too_long(self) -> bool:
+        """Whether botpool was out of reach for longer than it allows."""
+        return 0 < self.max_silence_seconds <= self.silence_seconds
+
     async def ask(self, verb: str, body: dict[str, Any]) -> dict[str, Any]:
-        """Call until botpool answers. Raises `AssignmentEnded` or `Refused`."""
+        """Call until botpool answers. Raises `AssignmentEnded` or `Refused`.
+
+        Raises `Unreachable` only if botpool was silent for too long.
+        """
         waits = pauses()
         while True:
             try:
                 return await self.ask_once(verb, body)
             except Unreachable as error:
+                if self.silent_for_too_long:
+                    raise
                 pause = next(waits)
                 log.warning("%s: %s; trying again in %.1f s", verb, error, pause)
             await asyncio.sleep(pause)
@@ -71,7 +94,14 @@ class Client:
         self, verb: str, body: dict[str, Any], *, timeout_seconds: float | None = None
     ) -> dict[str, Any]:
         """Call once. Raises `AssignmentEnded`, `Refused` or `Unreachable`."""
-        connection = self._connection(timeout_seconds or self._timeout_seconds)
+        status, answer = await self.exchange(verb, body, timeout_seconds or self._timeout_seconds)
+        if _is_of_botpool(status, answer):
+            self._heard_at = asyncio.get_running_loop().time()
+        return _understood(status, answer)
+
+    async def exchange(self, verb: str, body: dict[str, Any], seconds: float) -> tuple[int, Any]:
+        """Call, and return the status of the answer and its JSON, or None if it has no JSON."""
+        connection = self._connection(seconds)
         try:
             status, answer = await asyncio.to_thread(self._exchange, connection, verb, body)
         except (OSError, http.client.HTTPException) as error:
@@ -80,7 +110,10 @@ class Client:
         except asyncio.CancelledError:
             _wake(connection)
             raise
-        return _understood(status, answer)
+        try:
+            return status, json.loads(answer or b"{}")
+        except ValueError:
+            return status, None
 
     def _connection(self, seconds: float) -> http.client.HTTPConnection:
         if self._tls is None:
@@ -105,12 +138,20 @@ def _wake(connection: http.client.HTTPConnection) -> None:
             channel.shutdown(socket.SHUT_RDWR)
 
 
-def _understood(status: int, body: bytes) -> dict[str, Any]:
+def _is_of_botpool(status: int, answer: Any) -> bool:
+    """Whether an answer shows that botpool is there and may still speak for this bot.
+
+    A proxy's answer, which has no `code`, doesn't: it may outlive botpool. Nor does 401: whoever
+    answers doesn't know this slot, and will never tell its bot to leave. A 503 of botpool's own
+    does: it is there, and judges its bots when its database is back.
+    """
+    if not isinstance(answer, dict) or status == http.client.UNAUTHORIZED:
+        return False
+    return status in {200, 204} or "code" in answer
+
+
+def _understood(status: int, answer: Any) -> dict[str, Any]:
     """The content of an answer, or the error that it means. Only botpool's refusals have `code`."""
-    try:
-        answer = json.loads(body or b"{}")
-    except ValueError:
-        answer = None
     known = isinstance(answer, dict)
     if known and status in {200, 204}:
         return dict(answer)

@@ -19,7 +19,9 @@ Lease = tuple[int, int]
 """A slot's id and the lease of one assignment of it."""
 
 
-def what_a_bot_is_told(bot: Bot, lease: int, heartbeat_interval_ms: int) -> Json:
+def what_a_bot_is_told(
+    bot: Bot, lease: int, *, heartbeat_interval_ms: int, max_silence_ms: int
+) -> Json:
     """What a container needs to know about its bot. A claim returns it, and `BOT_DATA` holds it."""
     return {
         "botId": bot.id,
@@ -30,6 +32,7 @@ def what_a_bot_is_told(bot: Bot, lease: int, heartbeat_interval_ms: int) -> Json
         "platform": bot.platform,
         "config": bot.config,
         "heartbeatIntervalMs": heartbeat_interval_ms,
+        "maxSilenceMs": max_silence_ms,
     }
 
 

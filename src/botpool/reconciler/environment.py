@@ -62,7 +62,12 @@ async def environment_of_start(context: Context, slot: Slot) -> dict[str, str]:
     environment = {}
     if traits.environment_at_start:
         bot = await context.store.bots.get(slot.assigned_bot_id or 0)
-        told = what_a_bot_is_told(bot, slot.lease, context.settings.heartbeat_interval_ms)
+        told = what_a_bot_is_told(
+            bot,
+            slot.lease,
+            heartbeat_interval_ms=context.settings.heartbeat_interval_ms,
+            max_silence_ms=context.settings.max_silence_ms,
+        )
         data = base64.urlsafe_b64encode(orjson.dumps(told)).decode()
         # Left out if it is too long for an environment: the claim returns the same.
         if len(data) <= _LONGEST_DATA:

@@ -86,7 +86,7 @@ async def test_a_bot_leaves_when_botpool_was_out_of_reach_for_an_hour() -> None:
 async def test_a_shorter_outage_lets_no_bot_leave_and_loses_nothing_that_it_says() -> None:
     botpool = Botpool()
     async with being(botpool) as bot:
-        for _ in range(10):
+        for _ in range(3):
             botpool.answer = AWAY
             said = asyncio.create_task(bot.status(Status.IN_CALL))
             await asyncio.sleep(HOUR - 60)
@@ -95,7 +95,7 @@ async def test_a_shorter_outage_lets_no_bot_leave_and_loses_nothing_that_it_says
             await asyncio.sleep(60)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(bot.leave_requested(), 1)
-    assert botpool.told == ["IN_CALL"] * 10 + ["DONE"]
+    assert botpool.told == ["IN_CALL"] * 3 + ["DONE"]
 
 
 @virtual
@@ -156,7 +156,7 @@ async def test_the_claim_says_how_long_and_0_means_for_ever(claimed: dict[str, i
             await asyncio.wait_for(bot.leave_requested(), 61)
         else:
             with pytest.raises(TimeoutError):
-                await asyncio.wait_for(bot.leave_requested(), 24 * HOUR)
+                await asyncio.wait_for(bot.leave_requested(), 3 * HOUR)
         botpool.answer = CONTINUE
 
 
@@ -168,5 +168,5 @@ async def test_an_older_botpool_that_names_no_bound_has_none() -> None:
     async with Assignment(botpool, older) as bot:
         botpool.answer = AWAY
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(bot.leave_requested(), 24 * HOUR)
+            await asyncio.wait_for(bot.leave_requested(), 3 * HOUR)
         botpool.answer = CONTINUE

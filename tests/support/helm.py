@@ -1,0 +1,42 @@
+"""Helm and kubectl, as tests/helm/install installs them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from testbed.kubernetes import Cluster
+
+FOLDER = Path(
+    os.environ.get("BOTPOOL_TEST_HELM")
+    or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "botpool-test-helm"
+)
+ROOT = Path(__file__).parents[2]
+CHART = ROOT / "deploy" / "chart"
+
+
+class Failed(Exception):
+    """It said no."""
+
+
+async def run(program: str, *arguments: str, cluster: Cluster | None = None) -> str:
+    """What `helm` or `kubectl` prints. Raises `Failed` with what it complains about."""
+    if not (FOLDER / "installed").exists():
+        pytest.skip("needs Helm and kubectl: run tests/helm/install")
+    config = cluster.kubeconfig if cluster else os.devnull
+    process = await asyncio.create_subprocess_exec(
+        *(str(FOLDER / program), *arguments),
+        env={"PATH": os.environ["PATH"], "HOME": "/nonexistent", "KUBECONFIG": str(config)},
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    output, error = await process.communicate()
+    if process.returncode:
+        raise Failed(f"{program} {' '.join(arguments)}: {output.decode()}{error.decode()}")
+    return output.decode()

@@ -3,6 +3,7 @@
     [all.env]                the environment of every container
     [google-meet.env]        that of the containers of one platform
     [google-meet.docker]     how Docker makes them
+    [google-meet.kubernetes] how Kubernetes makes them
 
 The models are the file's schema: they check the file, and docs/reference/container-file.md is made
 from them. What a file says is never shown, because any of it may be a secret.
@@ -18,6 +19,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import yaml
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -266,6 +268,34 @@ class DockerOptions(_Table):
     )
 
 
+def _pod_template(value: object, info: ValidationInfo) -> object:
+    """The template in the file that is named. Relative paths begin at this file."""
+    if not isinstance(value, str):
+        raise ValueError("must be the path of a file")  # noqa: TRY004 - pydantic wants it
+    path = Path((info.context or {}).get("folder", "/"), value)
+    try:
+        template = yaml.safe_load(path.read_text("utf-8"))
+    except OSError as error:
+        raise ValueError(f"names a file that can't be read: {error.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        at = getattr(error, "problem_mark", None)
+        line = "" if at is None else f" at line {at.line + 1}"
+        raise ValueError(f"names a file that is not YAML{line}") from None
+    if not isinstance(template, dict):
+        raise ValueError("names a file that has no Pod in it")  # noqa: TRY004 - pydantic wants it
+    return template
+
+
+class KubernetesOptions(_Table):
+    """How Kubernetes makes pods."""
+
+    pod_template: Annotated[dict[str, Any] | None, BeforeValidator(_pod_template)] = _key(
+        '"pod.yaml"',
+        "A file with a Pod, merged into botpool's own as `kubectl patch` does. Its container `bot`"
+        " is the bot's. A relative path begins at this file's folder.",
+    )
+
+
 class ContainerOptions(_Table):
     """What containers get: the environment on every engine, and what an engine takes."""
 
@@ -278,6 +308,7 @@ class ContainerOptions(_Table):
         Annotated[SecretStr, BeforeValidator(_value)],
     ] = Field(default_factory=dict)
     docker: DockerOptions = DockerOptions()
+    kubernetes: KubernetesOptions = KubernetesOptions()
 
     @property
     def environment(self) -> dict[str, str]:
@@ -309,6 +340,9 @@ class ContainerFile(_Table):
         return ContainerOptions.model_construct(
             env={**self.all.env, **of_platform.env},
             docker=DockerOptions().model_copy(update={**defaults, **keys}),
+            kubernetes=of_platform.kubernetes
+            if of_platform.kubernetes.model_fields_set
+            else self.all.kubernetes,
         )
 
     def docker_keys(self, platform: Platform) -> set[str]:

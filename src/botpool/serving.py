@@ -20,7 +20,7 @@ from botpool.api import create_app, create_worker_app
 from botpool.api.connections import server_config
 from botpool.dashboard import add_dashboard
 from botpool.doctor import Rounds
-from botpool.engines import check_engine, lacks_images, make_engines
+from botpool.engines import check_engine, lacks_images, make_engines, try_out
 from botpool.engines.measured import MeasuredEngine
 from botpool.errors import BotpoolError, SettingsInvalid, SetupError
 from botpool.feed.orders import Orders
@@ -258,10 +258,8 @@ async def _working(
 ) -> AsyncIterator[Reconciler]:
     installation = await store.installation.name()
     workers = _Workers(store)
-    engines = {
-        name: MeasuredEngine(engine, metrics.called)
-        for name, engine in make_engines(settings, installation, lambda: workers.count).items()
-    }
+    made = make_engines(settings, installation, lambda: workers.count)
+    engines = {name: MeasuredEngine(engine, metrics.called) for name, engine in made.items()}
     reconciler = Reconciler(
         store,
         pool,
@@ -274,6 +272,7 @@ async def _working(
     webhooks = Webhooks(store, settings, replica=replica)
     doctor = Rounds(store, pool, settings, replica)
     try:
+        await try_out(made[settings.engine])
         async with (
             _beside("workers", workers.keep_counting()),
             _beside("reconciler", reconciler.run(database)) as reconciling,

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 Milliseconds = Annotated[int, Field(gt=0, le=2**31 - 1)]
 
+_ANY_NUMBER = 1_000_000
 _PREFIX = "BOTPOOL_"
 _NEAR = 0.6
 """How much alike two words are, from 0 to 1, of which one may be the other misspelt."""
@@ -393,6 +394,14 @@ class Settings(BaseSettings):
             " keeps its token, and botpool looks at the container before each start."
         ),
     )
+    kubernetes_clusters: str | None = Field(
+        default=None,
+        description=(
+            "The clusters, separated by commas, each `name=kubeconfig#context/namespace`. Without"
+            " `#context` it is the kubeconfig's current one, without `/namespace` the context's;"
+            " without a kubeconfig it is the cluster that botpool runs in, which is the default."
+        ),
+    )
     webhook_secret: SecretStr | None = Field(
         default=None,
         description=(
@@ -502,8 +511,10 @@ class Settings(BaseSettings):
 
         For botpool, a deployment is over when the bot is heard; for Coolify, before the bot boots.
         There, the next ones wait in Coolify's queue meanwhile, and its `concurrent_builds` decides
-        how many run.
+        how many run. A cluster of Kubernetes paces its starts itself.
         """
+        if self.engine == "kubernetes":
+            return _ANY_NUMBER
         return self.max_concurrent_deployments * (2 if self.engine == "coolify" else 1)
 
     @property

@@ -24,12 +24,15 @@ from testbed.docker import (
 from tests.fakes.coolify import Coolify, Rules, TaskContainers
 from tests.support.coolify_engine import engine_on
 from tests.support.docker_scene import made_with
+from tests.support.kubernetes_engine import RULES, cluster_engine
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
     from botpool.engines.coolify.engine import CoolifyEngine
+    from botpool.engines.kubernetes.engine import KubernetesEngine
     from testbed.docker import Registry
+    from testbed.kubernetes import Cluster
     from tests.fakes.coolify import RunningContainer
 
 
@@ -107,6 +110,18 @@ async def coolify_engine() -> AsyncIterator[CoolifyEngine]:
     yield engine
     await engine.close()
     await coolify.close()
+
+
+@pytest.fixture(scope="session")
+async def kubernetes_engine(kubernetes: Cluster) -> AsyncIterator[KubernetesEngine]:
+    """Cluster "a", with no more rights than it needs, whose bots do as those of `docker_engine`."""
+    with short_folder() as path:
+        image = await kubernetes.push(busybox_image(path / "bot.tar", BOT_IMAGE), "bot:1")
+    async with kubernetes.namespace() as namespace:
+        config = await kubernetes.kubeconfig_of(namespace, RULES)
+        engine = cluster_engine(config, image)
+        yield engine
+        await engine.close()
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from botpool.engines.base import STOPPED, Container, ContainerSpec, ContainerState
+from botpool.engines.kubernetes.engine import KubernetesEngine
 from botpool.engines.process.engine import ProcessEngine
 from botpool.engines.simulated import SimulatedEngine
 from botpool.errors import ContainerMissing, EngineError, EngineRefused, ImageMissing
@@ -21,10 +22,10 @@ if TYPE_CHECKING:
 
     from botpool.engines.base import Engine
 
-REAL = ["process", "docker", "podman"]
+REAL = ["process", "docker", "podman", "kubernetes"]
 HERE_AND_NOW = ["simulated", *REAL]
 """Coolify's containers start again when they have ended, and its calls take effect later."""
-WITH_IMAGES = ["simulated", "docker", "podman"]
+WITH_IMAGES = ["simulated", "docker", "podman", "kubernetes"]
 SAYS = {"run": "hello", "ignore": "deaf", "children": "parent"}
 """The word that a behaviour says once it is ready."""
 
@@ -112,7 +113,10 @@ def simulated_engine() -> SimulatedEngine:
     return engine
 
 
-@pytest.fixture(scope="session", params=["process", "simulated", "docker", "podman", "coolify"])
+@pytest.fixture(
+    scope="session",
+    params=["process", "simulated", "docker", "podman", "coolify", "kubernetes"],
+)
 def name(request: pytest.FixtureRequest) -> str:
     return cast("str", request.param)
 
@@ -120,7 +124,16 @@ def name(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="session")
 def stand(name: str, request: pytest.FixtureRequest) -> Stand:
     engine = cast("Engine", request.getfixturevalue(f"{name}_engine"))
+    if isinstance(engine, KubernetesEngine):
+        return Stand(engine, engine.images[0])
     return Stand(engine, None if name == "process" else BOT_IMAGE)
+
+
+@pytest.fixture(autouse=True)
+def turn(name: str, request: pytest.FixtureRequest) -> None:
+    """Nobody takes a part of the cluster away during a test."""
+    if name == "kubernetes":
+        request.getfixturevalue("cluster")
 
 
 def only(names: list[str]) -> Callable[[Any], Any]:
@@ -251,16 +264,34 @@ async def test_a_host_that_is_not_there_has_no_list_rather_than_an_empty_one(sta
 
 
 @only(WITH_IMAGES)
-async def test_a_container_of_an_image_that_is_not_there_is_not_made(stand: Stand) -> None:
-    spec = stand.spec(image="botpool-test/none:1")
-    with pytest.raises(ImageMissing):
+async def test_a_container_of_an_image_that_is_not_there_never_runs_and_says_why(
+    stand: Stand,
+) -> None:
+    missing = f"{(stand.image or '').rpartition('/')[0]}/none:1"
+    spec = stand.spec(image=missing)
+    container = Container(spec.host, spec.name)
+    try:
         await stand.engine.create(spec)
-    assert await stand.state(Container(spec.host, spec.name)) is ContainerState.MISSING
+    except ImageMissing:
+        assert await stand.state(container) is ContainerState.MISSING
+        return
+    assert stand.engine.traits.has_nodes
+    await stand.engine.start(container, {})
+    await stand.until(container, ContainerState.FAILED)
+    observation = await stand.engine.observe(container)
+    assert observation.image_failed
+    assert missing in observation.detail
+    await stand.engine.stop(container, 1)
+    await stand.until_over(container)
+    await stand.engine.remove(container)
 
 
 @only(WITH_IMAGES)
 async def test_an_image_that_is_there_is_not_fetched(stand: Stand) -> None:
-    assert not await stand.engine.pull(stand.engine.hosts()[0], BOT_IMAGE, lambda _: None)
+    host, image = stand.engine.hosts()[0], stand.image or ""
+    await stand.engine.pull(host, image, lambda _: None)
+    assert not await stand.engine.pull(host, image, lambda _: None)
+    assert await stand.engine.has_image(host, image)
 
 
 @only(REAL)

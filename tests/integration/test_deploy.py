@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from base64 import b64decode
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -445,10 +445,8 @@ async def test_a_bot_stopped_while_its_container_starts_leaves_nothing_running(
         bot = (await works.create()).bot
         started = works.engine.start
 
-        async def start(
-            container: Container, environment: Mapping[str, str], *, stopped: bool = False
-        ) -> str:
-            ref = await started(container, environment, stopped=stopped)
+        async def start(container: Container, environment: Mapping[str, str], **more: Any) -> str:
+            ref = await started(container, environment, **more)
             await works.pool.assignments.stop_bot(bot.id)
             return ref
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 SAMPLE_BOT = (sys.executable, "-m", "botpool.bot.sample")
 
-_MADE_OF_IMAGES = (EngineName.COOLIFY, EngineName.DOCKER)
+_MADE_OF_IMAGES = (EngineName.COOLIFY, EngineName.DOCKER, EngineName.KUBERNETES)
 
 
 def check_engine(settings: Settings) -> None:
@@ -38,6 +38,10 @@ def check_engine(settings: Settings) -> None:
 
         if mistakes := container_mistakes(settings):
             raise SettingsInvalid(f"BOTPOOL_CONTAINER_FILE: {'; '.join(mistakes)}.")
+    if settings.engine == EngineName.KUBERNETES:
+        from botpool.engines.kubernetes.settings import check_templates  # noqa: PLC0415
+
+        check_templates(settings)
 
 
 def lacks_images(settings: Settings) -> bool:
@@ -70,7 +74,24 @@ def make_engines(
     }
     if settings.engine == EngineName.COOLIFY or settings.coolify_api_url is not None:
         engines[EngineName.COOLIFY] = coolify_engine(settings, installation, workers=workers)
+    if settings.engine == EngineName.KUBERNETES or settings.kubernetes_clusters is not None:
+        from botpool.engines.kubernetes.settings import kubernetes_engine  # noqa: PLC0415
+
+        engines[EngineName.KUBERNETES] = kubernetes_engine(settings, installation)
     return engines
+
+
+async def try_out(engine: Engine) -> None:
+    """Ask an engine whether it would make containers as the settings say.
+
+    Raises `SettingsInvalid` if it says that it wouldn't. Only a cluster can say that before it is
+    asked to.
+    """
+    if engine.name == EngineName.KUBERNETES:
+        from botpool.engines.kubernetes.engine import KubernetesEngine  # noqa: PLC0415
+
+        if isinstance(engine, KubernetesEngine):
+            await engine.try_out()
 
 
 def _process_command(settings: Settings) -> Sequence[str]:

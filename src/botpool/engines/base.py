@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from datetime import datetime
 
     from botpool.states import Platform
 
@@ -31,6 +32,7 @@ class EngineName(StrEnum):
     PROCESS = "process"
     DOCKER = "docker"
     COOLIFY = "coolify"
+    KUBERNETES = "kubernetes"
 
 
 class ContainerState(StrEnum):
@@ -69,6 +71,8 @@ class Observation:
 
     `deployment` is a deployment that may still start the container, if the engine knows one.
     `restarts` is how often the engine has restarted it by itself; None if the engine can't tell.
+    `node` is the one of its host's nodes that it is on. `over_at` is when it should be over, if
+    somebody has asked it to end. `image_failed`: its start couldn't bring the image.
     """
 
     state: ContainerState
@@ -76,6 +80,9 @@ class Observation:
     restarts: int | None = None
     detail: str = ""
     deployment: str | None = None
+    node: str | None = None
+    over_at: datetime | None = None
+    image_failed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +161,10 @@ class Traits:
     """A stopped container can be changed to be as another spec says."""
     place: str = ""
     """Where it makes containers, beside their host. In another place, they are made anew."""
+    has_nodes: bool = False
+    """A host is a cluster, whose nodes come and go. Each start brings the image to its own node,
+    the cluster paces its starts, and what fails on a node says nothing of the host. A container
+    that was started and is gone is not proved stopped: its node may be cut off."""
     made_with: str = ""
     """What else it makes containers with. If that changes, they are adapted or made anew."""
 
@@ -184,9 +195,10 @@ class Engine(Protocol):
         ...
 
     async def pull(self, host: str, image: str, progress: Callable[[PullProgress], None]) -> bool:
-        """Bring an image to a host, and return whether it had to be fetched.
+        """Bring an image to a host, or to each of its nodes, and return whether it was missing.
 
         Returns once the image is there, however long that takes. If cancelled, it stops fetching.
+        If hosts have nodes, progress is counted in nodes, and starts don't wait for it.
         Not called on engines whose starts bring the image.
         """
         ...
@@ -199,20 +211,27 @@ class Engine(Protocol):
         """Create a stopped container as `spec` says, and return its reference.
 
         It replaces a container of ours that has this name; if that one runs, it raises
-        `EngineRefused`. So a call whose reply was lost can be repeated. Raises `ImageMissing`, and
-        `ContainerMissing` if the container to adapt is gone.
+        `EngineRefused`. So a call whose reply was lost can be repeated. Raises `ImageMissing` if
+        the host must have the image and doesn't; where a start brings it, `observe` tells that the
+        start failed, and why. Raises `ContainerMissing` if the container to adapt is gone.
         """
         ...
 
     async def start(
-        self, container: Container, environment: Mapping[str, str], *, stopped: bool = False
+        self,
+        container: Container,
+        environment: Mapping[str, str],
+        *,
+        stopped: bool = False,
+        avoid_node: str | None = None,
     ) -> str:
         """Start a container for one bot and return the reference of this deployment.
 
         `environment` is added to that of its spec if the engine can change it between starts, and
         ignored if not. The container may still be starting when this returns; `observe` says when
         it runs. A container that already runs is left alone. `stopped`: the caller has proof that
-        it doesn't, so the engine need not look. Raises `ContainerMissing`.
+        it doesn't, so the engine need not look. `avoid_node`: where its bot has failed, if the host
+        has other nodes. Raises `ContainerMissing`.
         """
         ...
 
@@ -221,7 +240,8 @@ class Engine(Protocol):
 
         With a deployment: the state of that deployment, `FAILED` if it failed, `CREATED` if the
         engine never began it. Without one, a state in `STOPPED` proves that nothing runs and that
-        no earlier call will still start something.
+        no earlier call will still start something; but if hosts have nodes, `CREATED` and `MISSING`
+        prove it only of a container that was never started.
         """
         ...
 
@@ -233,10 +253,11 @@ class Engine(Protocol):
         """
         ...
 
-    async def remove(self, container: Container) -> None:
+    async def remove(self, container: Container, *, unproved: bool = False) -> None:
         """Remove a stopped container and everything it left. If it is gone, that is no error.
 
-        Raises `EngineRefused` if it runs.
+        Raises `EngineRefused` if it runs. `unproved`: it was asked to end long ago, its node can't
+        say whether it has, and the caller gives it up; only where hosts have nodes.
         """
         ...
 

@@ -94,11 +94,18 @@ class MeasuredEngine:
             return await self._engine.create(spec)
 
     async def start(
-        self, container: Container, environment: Mapping[str, str], *, stopped: bool = False
+        self,
+        container: Container,
+        environment: Mapping[str, str],
+        *,
+        stopped: bool = False,
+        avoid_node: str | None = None,
     ) -> str:
         """Start a container for one bot and return the reference of this deployment."""
         with self._measured("start"):
-            return await self._engine.start(container, environment, stopped=stopped)
+            return await self._engine.start(
+                container, environment, stopped=stopped, avoid_node=avoid_node
+            )
 
     async def observe(self, container: Container, deployment: str | None = None) -> Observation:
         """What the container is doing."""
@@ -110,10 +117,10 @@ class MeasuredEngine:
         with self._measured("stop"):
             await self._engine.stop(container, grace_seconds)
 
-    async def remove(self, container: Container) -> None:
+    async def remove(self, container: Container, *, unproved: bool = False) -> None:
         """Remove a stopped container and everything it left."""
         with self._measured("remove"):
-            await self._engine.remove(container)
+            await self._engine.remove(container, unproved=unproved)
 
     async def describe(self, container: Container, text: str) -> None:
         """Show a line about the container in the engine's own interface."""

@@ -279,7 +279,12 @@ class SimulatedEngine:
         return spec.name
 
     async def start(
-        self, container: Container, environment: Mapping[str, str], *, stopped: bool = False
+        self,
+        container: Container,
+        environment: Mapping[str, str],
+        *,
+        stopped: bool = False,
+        avoid_node: str | None = None,
     ) -> str:
         """Begin to run, or to fail."""
         await self._call(container.host)
@@ -334,7 +339,7 @@ class SimulatedEngine:
             self._call_off_pull(container)
         self._lose_reply()
 
-    async def remove(self, container: Container) -> None:
+    async def remove(self, container: Container, *, unproved: bool = False) -> None:
         """Remove the row."""
         await self._call(container.host)
         if container in self.running():

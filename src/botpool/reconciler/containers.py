@@ -55,6 +55,8 @@ def spec_digest(context: Context, slot: Slot) -> bytes:
         # Without defaults, so that a new option changes nothing for those who don't use it.
         "docker": options.docker.model_dump(mode="json", exclude_defaults=True),
     }
+    if options.kubernetes.pod_template is not None:
+        made_with["kubernetes"] = options.kubernetes.pod_template
     if traits.made_with:
         made_with["engine"] = traits.made_with
     place = hashlib.sha256(traits.place.encode()).digest() if traits.place else b""

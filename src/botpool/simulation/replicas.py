@@ -301,7 +301,12 @@ class ReplicaEngine:
         return await self._call("create", lambda: self._engine.create(spec))
 
     async def start(
-        self, container: Container, environment: Mapping[str, str], *, stopped: bool = False
+        self,
+        container: Container,
+        environment: Mapping[str, str],
+        *,
+        stopped: bool = False,
+        avoid_node: str | None = None,
     ) -> str:
         """Start a container."""
 
@@ -319,7 +324,7 @@ class ReplicaEngine:
         """Ask a container to end."""
         await self._call("stop", lambda: self._engine.stop(container, grace_seconds))
 
-    async def remove(self, container: Container) -> None:
+    async def remove(self, container: Container, *, unproved: bool = False) -> None:
         """Remove a stopped container."""
         await self._call("remove", lambda: self._engine.remove(container))
 

@@ -231,7 +231,12 @@ class CoolifyEngine:
         return uuid
 
     async def start(
-        self, container: Container, environment: Mapping[str, str], *, stopped: bool = False
+        self,
+        container: Container,
+        environment: Mapping[str, str],
+        *,
+        stopped: bool = False,
+        avoid_node: str | None = None,
     ) -> str:
         """Set the environment, have the application deployed, and return the deployment's uuid.
 
@@ -303,7 +308,7 @@ class CoolifyEngine:
             self._stops[uuid] = _Stop(asyncio.get_running_loop().time(), was_up, number)
         self._view.changed(uuid)
 
-    async def remove(self, container: Container) -> None:
+    async def remove(self, container: Container, *, unproved: bool = False) -> None:
         """Have the application deleted. Raises `EngineRefused` if it isn't proved stopped."""
         observation = await self.observe(container)
         if observation.state not in STOPPED:

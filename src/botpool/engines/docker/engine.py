@@ -176,7 +176,12 @@ class DockerEngine:
         return spec.name
 
     async def start(
-        self, container: Container, environment: Mapping[str, str], *, stopped: bool = False
+        self,
+        container: Container,
+        environment: Mapping[str, str],
+        *,
+        stopped: bool = False,
+        avoid_node: str | None = None,
     ) -> str:
         """Start a container. It keeps the environment that it was created with."""
         with self._docker(container.host) as client:
@@ -200,7 +205,7 @@ class DockerEngine:
             if found := await self._own(client, container.ref):
                 await docker_api.stop(client, found["Id"], math.ceil(grace_seconds))
 
-    async def remove(self, container: Container) -> None:
+    async def remove(self, container: Container, *, unproved: bool = False) -> None:
         """Remove a container and its anonymous volumes. Raises `EngineRefused` if it runs."""
         with self._docker(container.host) as client:
             if found := await self._own(client, container.ref):

@@ -73,7 +73,12 @@ class ProcessEngine:
         return spec.name
 
     async def start(
-        self, container: Container, environment: Mapping[str, str], *, stopped: bool = False
+        self,
+        container: Container,
+        environment: Mapping[str, str],
+        *,
+        stopped: bool = False,
+        avoid_node: str | None = None,
     ) -> str:
         """Start the command in the folder, without botpool's own environment."""
         folder = self._at(container)
@@ -111,7 +116,7 @@ class ProcessEngine:
             while len(found) > 1 and loop.time() < forced_at and all(map(alive, found)):  # noqa: ASYNC110
                 await asyncio.sleep(_LOOK_SECONDS)
 
-    async def remove(self, container: Container) -> None:
+    async def remove(self, container: Container, *, unproved: bool = False) -> None:
         """Remove the folder."""
         await _blocking(self._at(container).remove)
 

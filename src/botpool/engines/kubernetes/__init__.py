@@ -1,0 +1,1 @@
+"""Slots on Kubernetes clusters: a Secret and a Pod each."""

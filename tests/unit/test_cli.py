@@ -17,7 +17,7 @@ from botpool.cli.app import app, exit_code
 from botpool.cli.bots import _new_lines
 from botpool.cli.events import Events
 from botpool.cli.exits import MEANINGS, CommandFailed, Exit
-from botpool.cli.launch import PHASES, Until, outcome
+from botpool.cli.launch import PHASES, Until, bar, outcome
 from botpool.cli.options import PlatformName
 from botpool.cli.output import Column, Styled, plain, plain_table, without_control
 from botpool.cli.place import find_place
@@ -317,6 +317,12 @@ def test_a_followed_log_tells_each_line_once(
     before: list[str], now: list[str], new: list[str]
 ) -> None:
     assert _new_lines(before, now) == new
+
+
+def test_a_pull_is_a_bar() -> None:
+    drawn = [bar(current, 100) for current in (0, 50, 100, 120)]
+    assert drawn == ["┄" * 20, "━" * 10 + "┄" * 10, "━" * 20, "━" * 20]
+    assert bar(0, 0) == "┄" * 20
 
 
 @pytest.mark.parametrize(

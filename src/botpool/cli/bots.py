@@ -388,8 +388,8 @@ def _told(event: Json) -> tuple[str | Styled, ...]:
     elif kind.startswith("bot."):
         what, why = status_cell(data["status"]), data["failureReason"] or data["reason"]
     else:
-        named = data.get("slotName") or data.get("platform") or ""
-        what, why = f"{named} {data['status'] or 'deleted'}", data["reason"]
+        named = data.get("slotName") or data.get("platform") or kind.partition(".")[0]
+        what, why = f"{named} {data.get('status') or 'deleted'}", data["reason"]
     return clock(event["timestamp"]), what, why
 
 

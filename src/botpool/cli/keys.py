@@ -30,7 +30,7 @@ KeyId = Annotated[
 
 _COLUMNS = (
     Column("id", right=True),
-    Column("name", folds=True),
+    Column("name"),
     Column("role"),
     Column("project", folds=True),
     Column("key"),

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 _LOOK_SECONDS = 0.4
+_BAR = 20
 _STEP_PERCENT = 10
 """Elsewhere than on a terminal, a pull is told of each time it has come so much further."""
 
@@ -151,27 +152,34 @@ def _waits(bot: Json) -> str:
     return text
 
 
+def bar(current: int, total: int) -> str:
+    """How far something has come, as a bar."""
+    done = min(_BAR, _BAR * current // total) if total else 0
+    return "━" * done + "┄" * (_BAR - done)
+
+
 class _Screen(AbstractContextManager["_Screen"]):
     """A line that moves, with a bar while an image is pulled, below what has passed."""
 
     def __init__(self) -> None:
         from rich.progress import (  # noqa: PLC0415 - takes long
-            BarColumn,
             Progress,
             SpinnerColumn,
             TextColumn,
             TimeElapsedColumn,
         )
+        from rich.table import Column  # noqa: PLC0415
 
+        cut = Column(no_wrap=True, overflow="ellipsis", ratio=1)
         self._progress: Progress = Progress(
             SpinnerColumn(),
             TimeElapsedColumn(),
-            BarColumn(bar_width=20),
-            TextColumn("{task.description}", markup=False),
+            TextColumn("{task.description}", markup=False, table_column=cut),
             console=terminal(),
             transient=True,
+            expand=True,
         )
-        self._bar: TaskID = self._progress.add_task("", total=None)
+        self._line: TaskID = self._progress.add_task("", total=None)
 
     def __enter__(self) -> Self:
         self._progress.start()
@@ -184,13 +192,9 @@ class _Screen(AbstractContextManager["_Screen"]):
         self._progress.console.print(line, soft_wrap=True)
 
     def now(self, text: str, waiting: Json | None) -> None:
-        pulls = waiting is not None and waiting["what"] == "image" and waiting["total"]
-        self._progress.update(
-            self._bar,
-            description=text,
-            completed=waiting["current"] or 0 if waiting and pulls else 0,
-            total=waiting["total"] if waiting and pulls else None,
-        )
+        if waiting is not None and waiting["what"] == "image" and waiting["total"]:
+            text = f"{bar(waiting['current'] or 0, waiting['total'])}  {text}"
+        self._progress.update(self._line, description=text)
 
 
 def _nothing(_: str) -> None:

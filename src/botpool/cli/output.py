@@ -121,9 +121,11 @@ def print_facts(facts: Iterable[tuple[str, Cell | None]]) -> None:
     if on_terminal():
         from rich.text import Text  # noqa: PLC0415 - takes long
 
-        names = (Text(f"{name.ljust(width)}  ", "bold") for name, _ in shown)
         print_rich(
-            *(name + _rich(value or "") for name, (_, value) in zip(names, shown, strict=True))
+            *(
+                Text.assemble((f"{name.ljust(width)}  ", "bold"), _rich(value or ""))
+                for name, value in shown
+            )
         )
         return
     for name, value in shown:

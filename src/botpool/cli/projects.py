@@ -39,18 +39,19 @@ _NUMBERS = ("live", "waiting", "createdToday", "failedToday")
 _LIMITS = ("maxLiveBots", "maxCreationsPerMinute", "maxDurationMs")
 _COLUMNS = (
     Column("id", right=True),
-    Column("name", folds=True),
-    *(
-        Column(name, right=True, folds=True)
-        for name in ("live", "waiting", "created today", "failed today")
-    ),
-    *(Column(name, right=True, folds=True) for name in ("max live", "max a minute", "max ms")),
+    Column("name"),
+    *(Column(name, right=True) for name in ("live", "waiting", "today", "failed")),
+    *(Column(name, right=True) for name in ("max live", "a minute", "max ms")),
 )
 
 
 @app.command("list")
 def list_command(as_json: AsJson = False) -> None:
-    """Show every project, its limits and its numbers."""
+    """Show every project, its numbers and its limits.
+
+    Numbers are of bots: those that live, wait, were created today, UTC, and of these failed. Limits
+    are of bots at once, of creations a minute, and of a stay in ms.
+    """
     found = ask(lambda api: api.get("/projects"), needs_server=False)
     if as_json:
         print_json(found)

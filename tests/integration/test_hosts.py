@@ -20,6 +20,8 @@ from botpool.states import (
 from tests.support.works import IMAGE, container, working
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
     from botpool.engines.base import Container, ContainerSpec
     from botpool.models.slots import Slot
     from botpool.store import Database
@@ -38,6 +40,31 @@ async def fail_on(works: Works, host: str, times: int) -> None:
     for _ in range(times):
         await works.go(minutes=1)
         await works.reconciler.compare_once()
+
+
+def _everywhere(hosts: Sequence[str]) -> Callable[[], Awaitable[Sequence[str]]]:
+    async def open_hosts() -> Sequence[str]:
+        return hosts
+
+    return open_hosts
+
+
+async def test_a_host_that_does_not_answer_stays_closed_whatever_other_workers_know_of_it(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with working(database, hosts=("a", "b")) as works:
+        # As Docker's: each host has its own API, and only asking it tells whether it answers.
+        monkeypatch.setattr(works.engine, "open_hosts", _everywhere(works.engine.hosts()))
+        works.engine.take_away("a")
+        await works.reconciler.compare_once()
+        await works.reconciler.report_hosts()
+        closed = [host.host for host in await works.store.hosts.all() if not host.open]
+        assert closed == ["a"]
+        assert {(await works.slot_of((await works.create()).bot.id)).host for _ in "123"} == {"b"}
+        works.engine.bring_back("a")
+        await works.go(minutes=1)
+        await works.reconciler.compare_once()
+        assert all(host.open for host in await works.store.hosts.all())
 
 
 async def test_a_host_that_fails_often_gets_no_new_work_until_a_probe_goes_well(

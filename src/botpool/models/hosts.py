@@ -44,11 +44,14 @@ class Host:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostReport:
-    """What a replica reports about a host: how many slots it may have, and whether it answers."""
+    """What a replica reports about a host: how many slots it may have, and whether it answers.
+
+    Without a word on that, a host that is known stays as it is, and a new one counts as open.
+    """
 
     host: str
     capacity: int | None
-    open: bool
+    open: bool | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,11 +37,15 @@ class HostHealth:
         self._settings = settings
 
     async def report(self, engine: str, hosts: Collection[str]) -> None:
-        """Report which of these hosts of an engine answer, and how many slots each may have."""
-        answering = await self._engines[engine].open_hosts()
-        await self._report(engine, {host: host in answering for host in hosts})
+        """Report which of these hosts new slots may be on, and how many slots each may have.
 
-    async def _report(self, engine: str, answers: Mapping[str, bool]) -> None:
+        If each host has its own API, only asking it tells whether it answers, as comparisons do.
+        """
+        open_ = await self._engines[engine].open_hosts()
+        here = True if self._engines[engine].traits.one_api else None
+        await self._report(engine, {host: here if host in open_ else False for host in hosts})
+
+    async def _report(self, engine: str, answers: Mapping[str, bool | None]) -> None:
         if engine != self._settings.engine:
             return  # no new slot is put there
         capacity = self._settings.max_slots_per_host
@@ -59,7 +63,8 @@ class HostHealth:
 
     async def answers(self, engine: str, host: str) -> None:
         """Note that a host answers. If it was unhealthy only for not answering, it is healthy."""
-        await self.report(engine, [host])
+        open_ = await self._engines[engine].open_hosts()
+        await self._report(engine, {host: host in open_})
         if await self._store.hosts.has_failed(engine, host):
             await self._pool.hosts.note_healthy(engine, host, answers_only=True)
 

@@ -132,6 +132,8 @@ def functions() -> Migration:
 async def migrate(database: Database) -> list[str]:
     """Apply missing migrations and return their names, in order; empty if none were missing.
 
+    What comes from a backup of another server is made to fit this one.
+
     It is one transaction under a lock: replicas that start together wait for one another, and a
     failure leaves the schema as it was. Raises a `SetupError` if a newer botpool has migrated the
     database, or if the database's user may not change it.
@@ -152,6 +154,7 @@ async def migrate(database: Database) -> list[str]:
                 await connection.execute(
                     _NOTE, migration.version, migration.name, migration.checksum
                 )
+            await connection.execute("SELECT settle_restored()", timeout=LONG_SECONDS)
     except DatabaseUnfit as error:
         raise DatabaseUnfit(
             f"The database user may not migrate the database: {error};"

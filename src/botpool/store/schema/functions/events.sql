@@ -66,3 +66,10 @@ CREATE OR REPLACE FUNCTION reported_event(p_event bot_events, p_bot bots) RETURN
         'event', jsonb_build_object('type', p_event.type, 'data', p_event.data)
     ))
 $$;
+
+-- After a restore into another server, rows have numbers of transactions that this server has yet to reach: the
+-- feed would hold them back until then, and tell of them anew. They are settled, before all that is written here.
+CREATE OR REPLACE FUNCTION settle_restored() RETURNS void LANGUAGE sql AS $$
+    UPDATE transitions SET xid = '1' WHERE xid >= pg_snapshot_xmax(pg_current_snapshot());
+    UPDATE bot_events SET xid = '1' WHERE xid >= pg_snapshot_xmax(pg_current_snapshot());
+$$;

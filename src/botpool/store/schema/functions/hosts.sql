@@ -69,14 +69,15 @@ BEGIN
     RETURN coalesce(v_chosen, '{}');
 END $$;
 
--- Note what a replica tells of the hosts of an engine (p_hosts: host, capacity, open). Bots that wait get
--- the room that there is now.
+-- Note what a replica tells of the hosts of an engine (p_hosts: host, capacity, open; NULL where it does not
+-- know). Bots that wait get the room that there is now.
 CREATE OR REPLACE FUNCTION report_hosts(p_engine text, p_hosts jsonb) RETURNS SETOF transitions
     LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO hosts AS h (engine, host, capacity, open)
-    SELECT p_engine, told.host, told.capacity, told.open
+    SELECT p_engine, told.host, told.capacity, coalesce(told.open, known.open, true)
     FROM jsonb_to_recordset(p_hosts) AS told (host text, capacity integer, open boolean)
+    LEFT JOIN hosts known ON known.engine = p_engine AND known.host = told.host
     ORDER BY told.host
     ON CONFLICT (engine, host) DO UPDATE SET capacity = excluded.capacity, open = excluded.open
     WHERE (h.capacity, h.open) IS DISTINCT FROM (excluded.capacity, excluded.open);

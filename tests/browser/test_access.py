@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -116,3 +117,12 @@ async def test_a_form_of_another_site_does_nothing(serve: Serve, path: str) -> N
         },
     )
     assert answer.status_code == 403
+
+
+async def test_doctor_looks_when_asked_and_the_page_shows_what_it_found(visitor: Visitor) -> None:
+    await visitor.open("/settings")
+    await visitor.live()
+    doctor = visitor.page.get_by_role("region", name="Doctor")
+    await doctor.get_by_role("button", name="Check now").click()
+    await expect(doctor).to_contain_text(re.compile(r"\d+ checks?(, all well)?, 0:\d\d ago"))
+    await expect(doctor.get_by_text("that are well")).to_be_visible()

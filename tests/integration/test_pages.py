@@ -17,6 +17,7 @@ from botpool.access.projects import Projects
 from botpool.api import create_app
 from botpool.dashboard import add_dashboard
 from botpool.dashboard.bots import _value
+from botpool.feed.stream import Feed, Filter
 from botpool.models.bots import BotSearch
 from botpool.models.diagnoses import Finding, Result
 from botpool.pool import Pool
@@ -194,6 +195,37 @@ async def test_a_form_sends_bots_of_the_project_that_is_chosen_and_again_of_the_
     assert (again.id, again.project_id) == (sent.id + 1, project.id)
     wrong = await http.post("/bots", data={"meetingUrl": "?", "project": str(project.id)})
     assert f'<option value="{project.id}" selected>Sales</option>' in wrong.text
+
+
+async def test_a_client_sends_bots_of_its_project_from_its_list(
+    http: httpx.AsyncClient, store: Store, keys: Keys
+) -> None:
+    project, _ = await Projects(store).create("Sales")
+    _, key = await keys.create("a program", Role.CLIENT, project.id)
+    client = {"Authorization": f"Bearer {key}"}
+    assert '<textarea id="meeting-url"' in (await http.get("/bots", headers=client)).text
+    assert '<textarea id="meeting-url"' not in (await http.get("/bots")).text
+    wrong = await http.post("/bots", data={"meetingUrl": "https://meet.example/a"}, headers=client)
+    assert wrong.status_code == 422
+    assert "https://meet.example/a</textarea>" in wrong.text
+    meet = {"meetingUrl": "https://meet.google.com/abc-defg-hij"}
+    assert (await http.post("/bots", data=meet, headers=client)).status_code == 303
+    (sent,) = await store.bots.search(BotSearch(limit=1))
+    assert sent.project_id == project.id
+
+
+async def test_the_more_pages_are_open_the_less_often_each_asks(
+    http: httpx.AsyncClient, store: Store
+) -> None:
+    feed = Feed(store)
+    http._transport.app.state.feed = feed  # type: ignore[attr-defined]
+    pauses = []
+    for _ in range(2):
+        part = await http.get("/", headers={"X-Botpool-Part": "1"})
+        pauses.append(int(part.headers["x-botpool-pause"]))
+        for _ in range(50):
+            await feed.subscribe(None, Filter())
+    assert pauses == [0, 2000]
 
 
 async def test_settings_show_what_doctor_found_and_have_it_look_again(

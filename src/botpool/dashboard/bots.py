@@ -1,6 +1,7 @@
 """The list of bots: found, sent, and stopped or sent again, many at once."""
 
 import asyncio
+from http import HTTPStatus
 from typing import Annotated, Literal
 from urllib.parse import urlencode
 
@@ -37,6 +38,7 @@ GROUPS = {
 }
 """The statuses that people filter by."""
 
+_ALL = {"q": "", "status": "", "platform": "", "project": ""}
 _A_PAGE = 50
 _MOST_AT_ONCE = 500
 _LONGEST_TEXT = 200
@@ -61,6 +63,22 @@ async def show(
     value: str = "",
 ) -> HTMLResponse:
     """The bots that match, a page of them."""
+    chosen = {"q": q, "status": status, "platform": platform, "project": project}
+    return await _page(request, caller, store, chosen, sort, after, value)
+
+
+async def _page(
+    request: Request,
+    caller: ApiKey,
+    store: Store,
+    filters: dict[str, str],
+    sort: str = "-created",
+    after: int | None = None,
+    value: str = "",
+    typed: sending.Sending | None = None,
+) -> HTMLResponse:
+    """The page; with its form as it was `typed`, if something is wrong with that."""
+    q, status, platform, project = filters.values()
     by: BotSort = sort.removeprefix("-")  # type: ignore[assignment]
     search = BotSearch(
         text=q.strip() or None,
@@ -78,7 +96,6 @@ async def show(
     )
     bots = found[:_A_PAGE]
     slots, waiting = await what_bots_wait_for(store, bots)
-    filters = {"q": q, "status": status, "platform": platform, "project": project}
     kept = {name: chosen for name, chosen in filters.items() if chosen}
     rows = [(bot, of_bot(bot, waiting.get(bot.id)), slots.get(bot.id)) for bot in bots]
     following = None
@@ -91,6 +108,9 @@ async def show(
         "bots.html",
         caller,
         now,
+        status=HTTPStatus.UNPROCESSABLE_ENTITY if typed else HTTPStatus.OK,
+        here="/bots" if typed else "",
+        sending=typed,
         rows=rows,
         filters=filters,
         sort=sort,
@@ -130,7 +150,7 @@ async def send(
     except BotpoolError as error:
         typed = sending.Sending.of(form, str(error))
     if caller.project_id is not None:
-        return back("/bots", typed.error)
+        return await _page(request, caller, store, _ALL, typed=typed)
     return await whole(request, caller, store, overview, typed)
 
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from fastapi.responses import Response
 
+    from botpool.feed.stream import Feed
     from botpool.models.keys import ApiKey
 
 _POLICY = policy(script="'self'", style="'self'", img="'self'", connect="'self'", form="'self'")
@@ -44,6 +45,9 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Vary": "Cookie, X-Botpool-Part",
 }
+
+_PAUSE_MS_A_READER = 40
+"""So that fifty open pages ask no more than 25 times a second together."""
 
 _SAID = "botpool_said"
 """The cookie with what a form did. The next page says it, once."""
@@ -82,7 +86,7 @@ def page(
     """A page for the caller, or, if our script asks for that, only the part that can change."""
     said = unquote(request.cookies.get(_SAID, ""))
     text = rendered(template, caller, now, part=is_part(request), said=said, **shown)
-    response = HTMLResponse(text, status, headers=_HEADERS)
+    response = HTMLResponse(text, status, headers=_HEADERS | _pace(request))
     if said:
         response.delete_cookie(_SAID)
     return response
@@ -111,9 +115,16 @@ def rendered(
     )
 
 
-def answered(text: str) -> HTMLResponse:
+def answered(request: Request, text: str) -> HTMLResponse:
     """A page whose text is made."""
-    return HTMLResponse(text, headers=_HEADERS)
+    return HTMLResponse(text, headers=_HEADERS | _pace(request))
+
+
+def _pace(request: Request) -> dict[str, str]:
+    """How long an open page waits before it asks again: all of them together ask only so often."""
+    feed: Feed | None = request.app.state.feed
+    readers = 0 if feed is None else feed.subscriptions
+    return {"X-Botpool-Pause": str(readers * _PAUSE_MS_A_READER)}
 
 
 def is_part(request: Request) -> bool:

@@ -37,7 +37,7 @@ async def show(
     if caller.project_id is not None:
         return RedirectResponse("/bots", HTTPStatus.SEE_OTHER)
     if is_part(request):
-        return answered(await overview.part(caller))
+        return answered(request, await overview.part(caller))
     return await whole(request, caller, store, overview)
 
 

@@ -1,6 +1,6 @@
 // The page follows the stream. An event only says that something has changed: then the part of the page that can
 // change is fetched again, and what differs is changed in place. However many events come, that happens at most
-// every few hundred milliseconds, and less often where it takes long.
+// every few hundred milliseconds, and less often where it takes long or many pages are open: the server says so.
 import { morph } from "./morph.js";
 import { setTimes, timeOfDay } from "./times.js";
 
@@ -8,8 +8,9 @@ const LEAST_PAUSE_MS = 400;
 const MOST_PAUSE_MS = 2000;
 const PAUSE_FACTOR = 4;
 const RETRY_MS = [500, 1000, 2000, 4000, 8000];
-// What changes without an event, such as the progress of a pull.
-const ANYWAY_MS = 5000;
+// What changes without an event: the progress of a pull, while one is shown; and, far less often, all the rest.
+const CHANGING_MS = 5000;
+const ANYWAY_MS = 60000;
 const EVENTS = ["bot.status_changed", "bot.noted", "bot.event", "slot.status_changed", "slot.noted", "pool.status_changed", "host.noted", "doctor.noted"];
 
 let wanted = false;
@@ -30,15 +31,17 @@ async function run() {
   wanted = false;
   underWay = true;
   const began = performance.now();
+  let pause = 0;
   try {
     const answer = await fetch(document.body.dataset.here || location.href, { headers: { "X-Botpool-Part": "1" } });
+    pause = Number(answer.headers.get("X-Botpool-Pause"));
     if (answer.status === 401) location.reload();
     else if (answer.ok) show(await answer.text());
   } catch {
     // The connection is cut, which the stream notices and shows.
   }
   const took = performance.now() - began;
-  notBefore = performance.now() + Math.min(MOST_PAUSE_MS, Math.max(LEAST_PAUSE_MS, took * PAUSE_FACTOR));
+  notBefore = performance.now() + Math.max(pause, Math.min(MOST_PAUSE_MS, Math.max(LEAST_PAUSE_MS, took * PAUSE_FACTOR)));
   underWay = false;
   if (wanted) refresh();
 }
@@ -84,13 +87,13 @@ export function follow() {
     if (last) query.set("lastEventId", last);
     source = new EventSource(new URL(`../../api/v1/stream?${query}`, import.meta.url)); // below the path that we are at
     source.onopen = () => {
-        failures = 0;
+      failures = 0;
       state("live");
       refresh(); // what happened meanwhile
     };
     for (const type of EVENTS) {
       source.addEventListener(type, (event) => {
-            if (event.lastEventId) last = event.lastEventId;
+        if (event.lastEventId) last = event.lastEventId;
         refresh();
       });
     }
@@ -107,7 +110,10 @@ export function follow() {
   };
 
   connect();
-  setInterval(() => document.hidden || refresh(), ANYWAY_MS);
+  setInterval(() => {
+    const due = document.querySelector("[data-changing]") ? CHANGING_MS : ANYWAY_MS;
+    if (!document.hidden && Date.now() - refreshedAt >= due) refresh();
+  }, CHANGING_MS);
   document.addEventListener("visibilitychange", () => document.hidden || refresh());
   window.addEventListener("offline", cut);
   window.addEventListener("online", connect);

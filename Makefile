@@ -4,10 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help run test simulate lint format bench mutants docs lock clean
+.PHONY: help run test simulate lint format bench mutants docs pictures lock clean
 
 help: ## show this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 11
 
 # A folder without pip is one that could not be finished: it is made again.
 $(BIN)/pip:
@@ -56,8 +56,12 @@ simulate: $(VENV)/dev.stamp ## run a hundred new seeds of the simulation, and th
 mutants: $(VENV)/dev.stamp ## take out each guard, and see a test fail for it
 	$(BIN)/python -m tests.mutants
 
-docs: $(VENV)/dev.stamp ## write the pages of docs/ that come from the code
+docs: $(VENV)/dev.stamp ## write the pages of docs/ that come from the code, and the site into site/
 	$(BIN)/python -m docs
+	$(BIN)/python -m sphinx -q -W --keep-going -j auto -c docs -d .sphinx . site
+
+pictures: $(VENV)/dev.stamp ## take the pictures of the dashboard anew, from a demo; needs chromium
+	$(BIN)/python -m docs.dashboard_pictures
 
 lock: $(VENV)/dev.stamp ## pin the newest releases that pyproject.toml allows
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --upgrade --generate-hashes \
@@ -67,4 +71,4 @@ lock: $(VENV)/dev.stamp ## pin the newest releases that pyproject.toml allows
 	  pyproject.toml -o requirements/dev.txt
 
 clean: ## remove what was built
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) site .sphinx .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,4 +1,4 @@
-"""Write the pages of docs/ that are made from the code."""
+"""Write what is made from the code: pages and pictures."""
 
 from docs.pages import PAGES
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -24,6 +25,9 @@ from botpool.states import (
     FailureCause,
     Platform,
 )
+from docs import MADE
+from docs.api_page import api
+from docs.pictures import PICTURES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -31,8 +35,6 @@ if TYPE_CHECKING:
 Status = TypeVar("Status", bound=str)
 
 FOLDER = Path(__file__).parent
-
-_MADE = "<!-- Made from the code by `make docs`. -->"
 
 # What each cause means.
 _CAUSES = {
@@ -47,15 +49,6 @@ _CAUSES = {
     FailureCause.BOT_FAILED: "the bot reported another failure",
     FailureCause.MAX_DURATION: "its longest stay was over; such a bot is `DONE`, not `FATAL`",
 }
-
-
-def _diagram(steps: Mapping[Status | None, Iterable[Status | None]]) -> str:
-    lines = [
-        f"    {source or '[*]'} --> {target or '[*]'}"
-        for source, targets in steps.items()
-        for target in sorted(targets, key=str)
-    ]
-    return "\n".join(["```mermaid", "stateDiagram-v2", *lines, "```"])
 
 
 def _matrix(steps: Mapping[Status | None, Iterable[Status | None]]) -> str:
@@ -83,7 +76,7 @@ def _names(statuses: Iterable[str]) -> str:
 def states() -> str:
     """Both state machines."""
     causes = "\n".join(f"| `{cause}` | {meaning} |" for cause, meaning in _CAUSES.items())
-    return f"""{_MADE}
+    return f"""{MADE}
 # States
 
 Every status of slots and bots, and every step from one to another. One table,
@@ -96,7 +89,7 @@ A slot has a bot only in {_names(SLOT_HOLDS_BOT)}. `releasing` means that the as
 the container is not yet proved stopped; a slot is `idle` only once it is. When a slot becomes
 `idle`, the first bot that waits gets it in the same transaction.
 
-{_diagram(SLOT_STEPS)}
+![Every step of a slot; the table below has the same](../pictures/slot-states.svg)
 
 {_matrix(SLOT_STEPS)}
 
@@ -107,13 +100,14 @@ itself. The one way back, from {_names(BOT_RELAUNCHABLE)}, is a relaunch under a
 `IN_CALL` only a bot that was created with `relaunchInCall` goes back. In {_names(BOT_ENDED)} it has
 ended and never changes again; it is deleted after the retention.
 
-{_diagram(BOT_STEPS)}
+![Every step of a bot; the table below has the same](../pictures/bot-states.svg)
 
 {_matrix(BOT_STEPS)}
 
 ## Why a bot is `FATAL`
 
 Its `failureCause` is one of these; its `failureReason` has the evidence.
+[What to do](../how-to/troubles.md#why-a-bot-failed) has a page of its own.
 
 | cause | meaning |
 |---|---|
@@ -130,7 +124,7 @@ def settings() -> str:
         if name == "data_dir":
             shown = "the user's data folder"
         rows.append(f"| `BOTPOOL_{name.upper()}`{_other(name)} | {shown} | {field.description} |")
-    return f"""{_MADE}
+    return f"""{MADE}
 # Settings
 
 Settings are environment variables. If a value is invalid, botpool says so in one sentence and exits
@@ -180,7 +174,7 @@ def container_file() -> str:
         rows.append(f"| `{name}` | `{example}` | {shown} | {field.description} |")
     platforms = ", ".join(f"`{platform}`" for platform in Platform)
     ours = ", ".join(f"`{name}`" for name in sorted(OURS))
-    return f"""{_MADE}
+    return f"""{MADE}
 # The container file
 
 `BOTPOOL_CONTAINER_FILE` names a TOML file with what containers get beyond their image:
@@ -232,7 +226,7 @@ def metrics() -> str:
                 rows.append(f"| `{measure.name}` | {measure.kind} | {measure.help} | {labels} |")
         return "\n".join(["| name | type | says | labels |", "|---|---|---|---|", *rows])
 
-    return f"""{_MADE}
+    return f"""{MADE}
 # Metrics
 
 What `/metrics` tells Prometheus, on an API at `BOTPOOL_PORT` and on a worker at
@@ -274,7 +268,7 @@ def cli() -> str:
     context = root.context_class(root, info_name="botpool")
     commands = "\n\n".join(_command(context, root, name, 2) for name in root.list_commands(context))
     codes = "\n".join(f"| {code.value} | {meaning} |" for code, meaning in MEANINGS.items())
-    return f"""{_MADE}
+    return f"""{MADE}
 # The command line
 
 `botpool --help` and `botpool COMMAND --help` show the same.
@@ -370,10 +364,43 @@ def _prose(text: str) -> str:
     return "\n\n".join(" ".join(part.split()) for part in text.split("\n\n"))
 
 
+def readme() -> str:
+    """README.md as it is, with the newest figures of `make bench`."""
+    measured = (FOLDER.parent / "bench" / "README.md").read_text("utf-8")
+    rows = {
+        cells[0]: cells[1:3]
+        for line in measured.splitlines()
+        if len(cells := [cell.strip() for cell in line.strip("| ").split("|")]) > 3  # noqa: PLR2004
+    }
+    date, machine = re.findall(r"on (\S+): .*\n(.*)\.", measured)[0]
+    warm, bare = rows["warm: create → first claim ÷ bare start → first claim"]
+    given_on, _ = rows["given on: end of a bot → start of the next ÷ poll interval"]
+    many, few = rows["creation with 100,000 slots ÷ with 100"]
+    created, _ = rows["POST /bots ÷ create_bot, 32 clients"]
+    beats, _ = rows["heartbeats ÷ single-row UPDATEs"]
+    figures = f"""\
+| on {machine}, {date} | |
+|---|---|
+| from the request to the first word of a bot on a warm slot, on Docker | {warm} ms |
+| the same container, started by hand | {bare} ms |
+| from the end of a bot to the start of the next in its slot | {given_on} ms |
+| creating a bot, with 100,000 slots; with 100 | {many} µs; {few} µs |
+| bots created over HTTP, by one process | {created} a second |
+| heartbeats taken | {beats} a second |
+"""
+    text = (FOLDER.parent / "README.md").read_text("utf-8")
+    begin, end = "<!-- figures -->\n", "<!-- /figures -->"
+    head, _, rest = text.partition(begin)
+    return f"{head}{begin}{figures}{end}{rest.partition(end)[2]}"
+
+
 PAGES = {
-    FOLDER / "concepts" / "states.md": states,
+    FOLDER.parent / "README.md": readme,
+    FOLDER / "reference" / "api.md": api,
     FOLDER / "reference" / "cli.md": cli,
     FOLDER / "reference" / "container-file.md": container_file,
     FOLDER / "reference" / "metrics.md": metrics,
     FOLDER / "reference" / "settings.md": settings,
+    FOLDER / "reference" / "states.md": states,
+    **{FOLDER / "pictures" / f"{name}.svg": picture for name, picture in PICTURES.items()},
 }

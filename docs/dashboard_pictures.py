@@ -39,7 +39,7 @@ async def take() -> None:
         await page.goto(link)
         devtools = await page.context.new_cdp_session(page)
         for scheme in ("light", "dark"):
-            await page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+            await page.emulate_media(color_scheme=scheme)
             shot = await devtools.send(
                 "Page.captureScreenshot", {"format": "webp", "quality": _QUALITY}
             )

@@ -279,7 +279,7 @@ async def streams(server: Server, leases: list[tuple[int, int]]) -> tuple[float,
         await server.pool.assignments.end_assignment(
             Ending(slot_id=slot_id, lease=lease, bot_status=BotStatus.DONE, reason="done")
         )
-        await asyncio.gather(*(reader.readuntil(b'"to":"DONE"') for reader in readers))
+        await asyncio.gather(*(reader.readuntil(b'"status":"DONE"') for reader in readers))
         return before, memory_mb()
 
 

@@ -182,7 +182,7 @@ async def test_slots_and_hosts_are_shown_by_name_and_drained(here: dict[str, str
     assert await botpool("hosts", "drain", "docker", "nowhere", **here) == (
         7,
         "",
-        "botpool: There is no host nowhere on docker.\n",
+        "botpool: There is no host nowhere of the engine docker.\n",
     )
     assert await botpool("slots", "show", "pool-zoom-999", **here) == (
         7,
@@ -230,7 +230,7 @@ async def on_terminal(
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     os.close(theirs)
-    shown = ""
+    shown, ends_with = "", 0
     try:
         while True:
             try:
@@ -239,7 +239,8 @@ async def on_terminal(
                 break
             if until and until in shown:
                 process.send_signal(signal.SIGINT)
-        assert await process.wait() == (130 if until else 0)
+                until, ends_with = "", 130
+        assert await process.wait() == ends_with
     finally:
         os.close(ours)
         if process.returncode is None:

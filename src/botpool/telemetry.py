@@ -57,12 +57,9 @@ class Telemetry:
                 await self._measure_bots()
 
     async def _measure_pulls(self) -> None:
-        pulls, self._pulls = self._pulls, []
-        try:
-            found = {each.key: each for each in await self._store.pulls.all()}
-        except BaseException:
-            self._pulls = pulls + self._pulls
-            raise
+        pulls = [*self._pulls]
+        found = {each.key: each for each in await self._store.pulls.all()}
+        del self._pulls[: len(pulls)]
         for key in pulls:
             pull = found.get(key)
             if pull is not None and pull.finished_at is not None:
@@ -71,13 +68,11 @@ class Telemetry:
                 self._metrics.pulled(key.engine, key.host, outcome, max(took, 0.0))
 
     async def _measure_bots(self) -> None:
-        news, self._news = self._news, []
+        news = [*self._news]
         bots = {step.bot_id for step in news if step.bot_id is not None}
-        try:
-            found = {each.bot_id: each for each in await self._store.launches.outcomes([*bots])}
-        except BaseException:
-            self._news = news + self._news
-            raise
+        found = {each.bot_id: each for each in await self._store.launches.outcomes([*bots])}
+        # Only now: what could not be read is read with the next.
+        del self._news[: len(news)]
         for step in news:
             bot = found.get(step.bot_id or 0)
             ended = step.to_status in BOT_ENDED

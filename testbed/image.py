@@ -109,7 +109,9 @@ async def _files() -> list[Path]:
     depends = await run(
         *("apt-cache", "depends", "--recurse", "--installed", *_ONLY_DEPENDS, *_PACKAGES)
     )
-    packages = sorted(set(re.findall(r"^[a-z0-9][\w.+:-]*$", depends, re.MULTILINE)))
+    depended = set(re.findall(r"^[a-z0-9][\w.+:-]*$", depends, re.MULTILINE))
+    # Of alternatives, apt names also those that are not there.
+    packages = sorted(name for name in depended if _is_installed(name))
     listed = (await run("dpkg", "--listfiles", *packages)).splitlines()
     named = {Path(line) for line in listed if line.startswith("/")}
     real = {path.parent.resolve() / path.name for path in named}
@@ -121,6 +123,11 @@ async def _files() -> list[Path]:
         and path.is_relative_to("/usr")
         and not any(path.is_relative_to(folder) for folder in unneeded)
     )
+
+
+def _is_installed(package: str) -> bool:
+    lists = Path("/var/lib/dpkg/info")
+    return (lists / f"{package}.list").exists() or any(lists.glob(f"{package}:*.list"))
 
 
 @asynccontextmanager

@@ -1,8 +1,8 @@
 """The commands of README and quickstart, as a newcomer runs them.
 
 Each block of them is run by a shell in a fresh clone, in a folder with a space in its name: by
-whoever runs the tests, and by a user who is nobody. What is installed comes from one folder of
-wheels, so that the second clone needs no index.
+whoever runs the tests, and by a user who is nobody. Tests have no network: what is installed comes
+from the packages that `tests/deploy/fetch` has fetched.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import re
 import shutil
 import signal
 import socket
-import sys
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 PORT = "8000"
+PYTHON = "/usr/bin/python3"  # for which the packages were fetched
 NOBODY = 65534
 AS_NOBODY = ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups")
 
@@ -47,17 +47,13 @@ def ground() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-async def wheels(ground: Path) -> Path:
-    """What botpool needs, downloaded once."""
-    folder = ground / "wheels"
-    code, _, wrong = await run(
-        *(sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"),
-        *("--only-binary", ":all:", "--require-hashes", "--dest", str(folder)),
-        *("-r", str(ROOT / "requirements" / "run.txt")),
-        **{name: value for name, value in os.environ.items() if name != "PATH"},
-    )
-    assert code == 0, wrong
-    return folder
+def wheels(ground: Path) -> Path:
+    """What botpool needs, where every user can read it."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
+    fetched = Path(os.environ.get("BOTPOOL_TEST_WHEELS", cache / "botpool-test-wheels"))
+    if not (fetched / "fetched").exists():
+        pytest.skip("needs botpool's packages: tests/deploy/fetch")
+    return Path(shutil.copytree(fetched, ground / "wheels"))
 
 
 @dataclass
@@ -135,7 +131,7 @@ async def newcomer(request: pytest.FixtureRequest, ground: Path, wheels: Path) -
     environment = {
         "PATH": os.environ["PATH"],
         "HOME": str(home),
-        "PYTHON": str(Path(sys.executable).resolve()),
+        "PYTHON": PYTHON,
         "PIP_NO_INDEX": "1",
         "PIP_FIND_LINKS": str(wheels),
         "PIP_CONFIG_FILE": os.devnull,

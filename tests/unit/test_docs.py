@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
+from typer.main import get_command
 
+from botpool.cli.app import app
 from botpool.models.attention import NeedKind
 from botpool.settings import API_KEY, OLD_NAMES, Settings
 from botpool.states import FailureCause
@@ -19,6 +22,7 @@ ROOT = Path(__file__).parents[2]
 MARKDOWN = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("bench/*.md")])
 PICTURES = sorted(ROOT.glob("docs/pictures/*.svg"))
 TROUBLES = ROOT / "docs" / "how-to" / "troubles.md"
+COMMAND = re.compile(r"^(?:.*\$\()?(?:[A-Z_]+=\S+ )*(?:\S*/)?botpool ([a-z][a-z -]*)", re.MULTILINE)
 ALERTS = ROOT / "deploy" / "alerts" / "botpool.yml"
 
 
@@ -127,6 +131,28 @@ def test_every_make_target_that_the_docs_name_is_there() -> None:
         for target in re.findall(r"(?:^|`)make ([a-z]+)", path.read_text("utf-8"), re.MULTILINE)
     }
     assert named <= targets
+
+
+@pytest.mark.parametrize("path", MARKDOWN, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_command_that_the_docs_name_is_there(path: Path) -> None:
+    text = path.read_text("utf-8")
+    code = [*re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL)]
+    code += re.findall(r"`([^`\n]+)`", text)
+    named = COMMAND.findall("\n".join(code))
+    assert [words for words in named if not _is_command(words.split())] == []
+
+
+def _is_command(words: list[str]) -> bool:
+    """Whether words begin with a command; after a group comes one of its own, or nothing."""
+    found: Any = get_command(app)
+    for word in words:
+        commands = getattr(found, "commands", None)
+        if commands is None or word.startswith("-"):
+            return True
+        if word not in commands:
+            return False
+        found = commands[word]
+    return True
 
 
 @pytest.mark.parametrize("path", MARKDOWN, ids=lambda path: str(path.relative_to(ROOT)))

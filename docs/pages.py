@@ -11,7 +11,7 @@ from typer.main import get_command
 
 from botpool.cli.app import app
 from botpool.cli.exits import MEANINGS
-from botpool.container_file import OURS, DockerOptions
+from botpool.container_file import OURS, DockerOptions, KubernetesOptions
 from botpool.metrics import MEASURES
 from botpool.settings import OLD_NAMES, Settings
 from botpool.states import (
@@ -154,6 +154,9 @@ shm_size = "1GiB"
 user = "1000:1000"
 security_opt = ["no-new-privileges", "seccomp=chrome.json"]
 
+[all.kubernetes]
+pod_template = "pod.yaml"
+
 [google-meet.env]
 ACCOUNT_PASSWORD = "correct horse battery staple"
 
@@ -184,8 +187,8 @@ def container_file() -> str:
 
 It has a table `all` for every platform, and one for each platform:
 {platforms}.
-Each may have a table `env` and a table `docker`. A variable or a key of a platform wins over the
-same one of `all`, as a whole: lists and tables are not joined. Both win over
+Each may have the tables `env`, `docker` and `kubernetes`. A variable or a key of a platform wins
+over the same one of `all`, as a whole: lists and tables are not joined. Both win over
 `BOTPOOL_DOCKER_NETWORK`, `BOTPOOL_DOCKER_CPUS`, `BOTPOOL_DOCKER_MEMORY` and
 `BOTPOOL_DOCKER_SHM_SIZE`. [How to give an image what it needs](../how-to/images.md) shows it in
 use.
@@ -212,7 +215,18 @@ and `serve` refuses the others for it; `process` takes none.
 | key | example | default | meaning |
 |---|---|---|---|
 {chr(10).join(rows)}
+
+## `kubernetes`
+
+For pods of the `kubernetes` engine. It has one key, `pod_template`: {_template()}
+What botpool needs can't be in it: `serve` says so and exits with code 2, also if a cluster refuses
+the template, or doesn't know a field of it.
 """
+
+
+def _template() -> str:
+    description = KubernetesOptions.model_fields["pod_template"].description or ""
+    return description[:1].lower() + description[1:]
 
 
 def metrics() -> str:

@@ -117,7 +117,7 @@ MUTANTS = (
     Mutant(
         5,
         "src/botpool/reconciler/release.py",
-        "    if state not in STOPPED:\n        return False\n    context.reached(Checkpoint.RELEASE_PROVED)",
+        "    if not proved_stopped(context, slot, seen):\n        return False\n    context.reached(Checkpoint.RELEASE_PROVED)",
         "    context.reached(Checkpoint.RELEASE_PROVED)",
         "tests/integration/test_release.py",
     ),

@@ -248,6 +248,13 @@ class Settings(BaseSettings):
         default=120_000,
         description="How close together failures must be to count as failures in a row.",
     )
+    lost_after_ms: Milliseconds = Field(
+        default=900_000,
+        description=(
+            "On Kubernetes: how long after its end should have come a container may be without"
+            " proof of it, because its node is away, before its slot is deleted unproved."
+        ),
+    )
     max_recovery_attempts: int = Field(
         default=3,
         ge=1,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import asyncpg
 import pytest
@@ -213,12 +213,10 @@ async def test_an_image_that_never_starts_is_not_its_hosts_fault_while_others_do
         await works.warm()
         start = works.engine.start
 
-        async def refuse_bad(
-            started: Container, environment: dict[str, str], *, stopped: bool = False
-        ) -> str:
+        async def refuse_bad(started: Container, environment: dict[str, str], **more: Any) -> str:
             if "zoom" in started.ref:
                 raise EngineRefused("no such entrypoint")
-            return await start(started, environment, stopped=stopped)
+            return await start(started, environment, **more)
 
         monkeypatch.setattr(works.engine, "start", refuse_bad)
         for _ in range(4):
@@ -243,12 +241,10 @@ async def test_an_image_that_runs_elsewhere_says_something_of_a_host(
             await works.launched(platform)
         start = works.engine.start
 
-        async def refuse_on_a(
-            started: Container, environment: dict[str, str], *, stopped: bool = False
-        ) -> str:
+        async def refuse_on_a(started: Container, environment: dict[str, str], **more: Any) -> str:
             if started.host == "a":
                 raise EngineRefused("no space left on device")
-            return await start(started, environment, stopped=stopped)
+            return await start(started, environment, **more)
 
         monkeypatch.setattr(works.engine, "start", refuse_on_a)
         for _ in range(4):

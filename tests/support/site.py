@@ -16,6 +16,7 @@ import uvicorn
 from botpool.access.keys import Keys
 from botpool.api import create_app
 from botpool.engines import make_engines
+from botpool.engines.base import STOPPED
 from botpool.models.hosts import HostReport
 from botpool.pool import Pool
 from botpool.settings import Settings
@@ -75,13 +76,15 @@ class Site(Scene):
 
 
 @asynccontextmanager
-async def opened(url: str, *, serve: bool = False, **settings: Any) -> AsyncIterator[Site]:
+async def opened(
+    url: str, *, serve: bool = False, address: str = "127.0.0.1", **settings: Any
+) -> AsyncIterator[Site]:
     """A site with these settings on this database; its containers end with it.
 
-    With `serve`, the runtime calls are answered.
+    With `serve`, the runtime calls are answered at the address.
     """
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        public_url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+    with socket.create_server((address, 0)) as listening:
+        public_url = f"http://{address}:{listening.getsockname()[1]}"
         chosen = Settings(
             **{"database_url": url, "public_url": public_url, "log_level": "ERROR", **settings}
         )
@@ -136,4 +139,6 @@ async def _clean_up(engine: Engine) -> None:
     for host in engine.hosts():
         for found in await engine.list(host):
             await engine.stop(found.container, 0)
+            while (await engine.observe(found.container)).state not in STOPPED:
+                pass
             await engine.remove(found.container)

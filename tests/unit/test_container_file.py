@@ -196,10 +196,29 @@ def test_every_key_has_an_example_that_is_taken(file: Path, key: str) -> None:
 
 
 def test_the_example_of_the_reference_is_taken(file: Path) -> None:
+    (file.parent / "pod.yaml").write_text("spec: {nodeSelector: {pool: bots}}")
     options = settings_of(file, EXAMPLE).container_options(Platform.GOOGLE_MEET)
     assert {*options.environment} == {"LANG", "HTTPS_PROXY", "ACCOUNT_PASSWORD"}
     assert options.docker.memory == 4 * 2**30
+    assert options.kubernetes.pod_template == {"spec": {"nodeSelector": {"pool": "bots"}}}
     assert {*tomllib.loads(EXAMPLE)["all"]} == {*ContainerOptions.model_fields}
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "can't be read: No such file"),
+        ("spec: [", "is not YAML at line 1"),
+        ("just words", "has no Pod in it"),
+    ],
+)
+def test_a_pod_template_that_cant_be_read_is_a_mistake(
+    file: Path, content: str | None, said: str
+) -> None:
+    if content is not None:
+        (file.parent / "pod.yaml").write_text(content)
+    with pytest.raises(SettingsInvalid, match=f"line 2: .*{said}"):
+        settings_of(file, '[all.kubernetes]\npod_template = "pod.yaml"')
 
 
 # What engines make of it

@@ -18,12 +18,17 @@ if TYPE_CHECKING:
 
 
 def test_every_engine_that_has_a_name_is_made(tmp_path: Path) -> None:
+    (tmp_path / "config").write_text(
+        '{"current-context": "x", "contexts": [{"name": "x", "context": {"cluster": "y"}}],'
+        ' "clusters": [{"name": "y", "cluster": {"server": "https://y"}}]}'
+    )
     settings = Settings(
         data_dir=tmp_path,
         coolify_api_url="https://coolify.example",
         coolify_api_token=SecretStr("1|secret"),
         coolify_project_uuid="project",
         coolify_server_uuid="server",
+        kubernetes_clusters=f"a={tmp_path / 'config'}",
     )
     engines = make_engines(settings, "here")
     assert {*engines} == {*EngineName}

@@ -211,6 +211,10 @@ class SlotOut(Wire):
     platform: Platform
     engine: str | None = Field(description=_FOR_OPERATORS)
     host: str | None = Field(description=_FOR_OPERATORS)
+    node: str | None = Field(
+        description="The node that its container was seen on, if its host is a cluster, until it is"
+        f" proved stopped. {_FOR_OPERATORS}"
+    )
     image: str | None = Field(description=_FOR_OPERATORS)
     container_ref: str | None
     assigned_bot_id: int | None
@@ -255,7 +259,7 @@ class SlotOut(Wire):
             waiting_for=WaitingForOut.of(waiting, for_operator=for_operator),
         )
         hidden = (
-            *("engine", "host", "image", "error_message", "deployment_status"),
+            *("engine", "host", "node", "image", "error_message", "deployment_status"),
             *("compared_state", "compared_said"),
         )
         return shown if for_operator else shown.model_copy(update=dict.fromkeys(hidden))

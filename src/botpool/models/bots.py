@@ -86,6 +86,7 @@ class Bot:
     joined_at: datetime | None = None
     left_at: datetime | None = None
     avoid_host: str | None = None
+    avoid_node: str | None = None
 
     def stays_too_long(self, now: datetime) -> bool:
         """Whether its longest stay is over."""

@@ -78,7 +78,8 @@ class Slot:
 
     `due_at` is when the reconciler looks at it next, `reserved_by` is the replica that works on it
     now, and `read_at` is the database's time when this was read. If it is `held`, its host is
-    unhealthy, so it gets no bot. `failed_launches` counts the launches in a row that failed on its
+    unhealthy, so it gets no bot. `node` is where its container was seen, if its host is a cluster,
+    until it is proved stopped. `failed_launches` counts the launches in a row that failed on its
     container, and `remakes` the containers that it got for that. `spec_digest` is of what its
     container was made with, if that is known. `show_at` is when its status is to be shown in the
     engine's own interface; `None` if it is. `compare_asked_at` is since when somebody wants to know
@@ -91,6 +92,7 @@ class Slot:
     slot_name: str
     engine: str
     host: str | None
+    node: str | None
     image: str | None
     container_ref: str | None
     status: SlotStatus

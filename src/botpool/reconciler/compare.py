@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, Self
 
 import structlog
@@ -32,6 +33,7 @@ from botpool.logs import log_failure
 from botpool.models.assignments import Ending, FailedLaunch, last_heard
 from botpool.reconciler.containers import create_if_image, evidence
 from botpool.reconciler.context import container_of
+from botpool.reconciler.proof import lost
 from botpool.reconciler.shown_status import description
 from botpool.states import BotStatus, FailureCause, SlotStatus
 
@@ -45,6 +47,9 @@ if TYPE_CHECKING:
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("botpool")
 
+
+_FORGOTTEN_AFTER = timedelta(days=1)
+"""So long a container without a slot is kept, because its node may come back and tell its end."""
 
 # It ended by itself, even if something is left of it.
 _ENDED = frozenset({ContainerState.EXITED, ContainerState.MISSING, ContainerState.FAILED})
@@ -90,7 +95,9 @@ async def compare(
         if found is not None and slot.show_at is None and not _described(slot, found):
             await context.store.slots.show_again(slot)
     for slot in await context.store.slots.without_container(
-        engine.name, host, pulls_at_start=engine.traits.pulls_at_start
+        engine.name,
+        host,
+        pulls_at_start=engine.traits.pulls_at_start or engine.traits.has_nodes,
     ):
         with _apart(slot_name=slot.slot_name):
             counts.created_again += await _create_again(context, reservations, slot)
@@ -124,6 +131,8 @@ async def _compare_one(
 ) -> None:
     found = by_ref.get(slot.container_ref or "")
     observation = found.observation if found else Observation(state=ContainerState.MISSING)
+    if slot.status is SlotStatus.BUSY and observation.node not in {None, slot.node}:
+        await context.store.slots.record_node(slot, observation.node or "")
     await _set_right(context, reservations, slot, observation, counts)
 
 
@@ -170,6 +179,8 @@ async def _set_right(
     observation: Observation,
     counts: CompareCounts,
 ) -> None:
+    if lost(context, slot, observation):
+        return  # it may run on: what becomes of its bot is judged by its heartbeats
     if slot.status is SlotStatus.BUSY and observation.state in _ENDED:
         counts.crashed += await _crashed(context, slot)
     elif slot.status is SlotStatus.IDLE and observation.state not in _waiting(context, slot):
@@ -183,7 +194,7 @@ async def _crashed(context: Context, slot: Slot) -> bool:
         return False
     # The list may be older than a restart, or lack the exit code: look at this container.
     observation = await context.engine(slot).observe(container)
-    if observation.state not in _ENDED:
+    if observation.state not in _ENDED or lost(context, slot, observation):
         return False
     reason = await evidence(context, slot, container, observation)
     try:
@@ -297,7 +308,17 @@ async def _remove(
 
 async def _stop_and_remove(context: Context, engine: Engine, container: Container) -> bool:
     await engine.stop(container, context.settings.stop_grace_ms / 1000)
-    if (await engine.observe(container)).state not in STOPPED:
-        return False  # the next comparison goes on
-    await engine.remove(container)
+    observation = await engine.observe(container)
+    unproved = observation.state not in STOPPED
+    if unproved:
+        over_at = observation.over_at if engine.traits.has_nodes else None
+        if over_at is None or await context.store.installation.now() - over_at < _FORGOTTEN_AFTER:
+            return False  # the next comparison goes on
+        _log.warning(
+            "a container is forgotten that was not proved stopped: its node has been away for long",
+            host=container.host,
+            node=observation.node,
+            container_ref=container.ref,
+        )
+    await engine.remove(container, unproved=unproved)
     return True

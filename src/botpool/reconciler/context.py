@@ -107,7 +107,8 @@ class Context:
         if slot.engine != self.settings.engine:
             return f"new slots are on {self.settings.engine}, but this one is on {slot.engine}"
         if slot.host is None or not self.has_host(slot):
-            return f"no replica's settings have its host {slot.host} any more"
+            proved = "" if slot.container_ref is None else ", so it is not proved stopped"
+            return f"no replica's settings have its host {slot.host} any more{proved}"
         return None
 
     def tell_once(self, container_ref: str, **more: str) -> None:

@@ -38,6 +38,7 @@ from botpool.reconciler.checkpoints import Checkpoint
 from botpool.reconciler.containers import bring_up_to_date, create, evidence
 from botpool.reconciler.context import NOW, container_of
 from botpool.reconciler.environment import environment_of_start
+from botpool.reconciler.proof import lost
 from botpool.states import BotStatus, FailureCause, SlotStatus
 
 if TYPE_CHECKING:
@@ -165,6 +166,7 @@ async def _bring_up(context: Context, slot: Slot, *, newly_admitted: bool) -> fl
         slot, _ = await _start(context, slot, container)
         return context.next_look_at_start(slot)
     observation = await context.engine(slot).observe(container, slot.deployment_ref)
+    slot = await _note_node(context, slot, observation)
     if newly_admitted and not _may_start(context, slot, observation):
         if observation.state is ContainerState.MISSING:
             raise ContainerMissing(f"{container.ref} is gone.")
@@ -202,14 +204,19 @@ async def _start(context: Context, slot: Slot, container: Container) -> tuple[Sl
     context.reached(Checkpoint.START_TOKEN)
     await context.confirm(slot)
     # Nobody calls this without proof.
-    deployment_ref = await engine.start(container, environment, stopped=True)
+    deployment_ref = await engine.start(
+        container, environment, stopped=True, avoid_node=await _avoided_node(context, slot)
+    )
     context.reached(Checkpoint.START_DONE)
     if engine.traits.lags:
         observation = Observation(state=ContainerState.STARTING)
     else:
         observation = await engine.observe(container, deployment_ref)
-    if observation.state is not ContainerState.RUNNING:
-        await context.pool.assignments.record_deployment(slot, deployment_ref, observation.state)
+    if observation.state is not ContainerState.RUNNING or engine.traits.has_nodes:
+        await context.pool.assignments.record_deployment(
+            slot, deployment_ref, _status(context, slot, observation)
+        )
+    slot = await _note_node(context, slot, observation)
     context.reached(Checkpoint.START_SEEN)
     return (
         replace(slot, deployment_ref=deployment_ref, deployment_started_at=slot.read_at),
@@ -236,7 +243,14 @@ async def _judge(
             context.reached(Checkpoint.DEPLOY_RUNNING)
             return NOW
         case ContainerState.FAILED:
-            await _fail(context, slot, FailureCause.ENGINE, observation.detail or "failed")
+            cause = FailureCause.IMAGE_PULL if observation.image_failed else FailureCause.ENGINE
+            await _fail(context, slot, cause, observation.detail or "failed")
+            return NOW
+        case ContainerState.MISSING if lost(context, slot, observation):
+            # Another one must not be started beside it: nobody knows whether it runs.
+            await _fail(
+                context, slot, FailureCause.ENGINE, "its container is gone: deleted by somebody"
+            )
             return NOW
         case ContainerState.MISSING:
             raise ContainerMissing(f"{container.ref} is gone.")
@@ -246,9 +260,31 @@ async def _judge(
             return NOW
     if slot.deployment_ref is not None:
         await context.pool.assignments.record_deployment(
-            slot, slot.deployment_ref, observation.state
+            slot, slot.deployment_ref, _status(context, slot, observation)
         )
     return context.next_look_at_start(slot)
+
+
+def _status(context: Context, slot: Slot, observation: Observation) -> str:
+    """What the engine says of a deployment; on a cluster also why it may last."""
+    if observation.detail and context.engine(slot).traits.has_nodes:
+        return storable(f"{observation.state}: {observation.detail}")
+    return observation.state
+
+
+async def _note_node(context: Context, slot: Slot, observation: Observation) -> Slot:
+    """The slot, with the node that its container is on recorded."""
+    if observation.node is None or observation.node == slot.node:
+        return slot
+    await context.store.slots.record_node(slot, observation.node)
+    return replace(slot, node=observation.node)
+
+
+async def _avoided_node(context: Context, slot: Slot) -> str | None:
+    """The node on which the last launch of the slot's bot failed, if its host has others."""
+    if not context.engine(slot).traits.has_nodes:
+        return None
+    return (await context.store.bots.get(slot.assigned_bot_id or 0)).avoid_node
 
 
 async def _create_again(context: Context, pulls: Pulls, slot: Slot) -> float | None:
@@ -266,6 +302,8 @@ async def _fail(context: Context, slot: Slot, cause: FailureCause, reason: str) 
     """Record a failed launch, unless its container was heard meanwhile."""
     reason = storable(reason)
     if await _fail_launch(context, slot, cause, reason) and cause in _SAYS_OF_HOST:
+        if slot.node is not None:
+            return  # it may be the node's fault, and the next launch avoids that
         await context.health.failed(slot, reason)
 
 

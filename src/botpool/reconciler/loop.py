@@ -156,6 +156,8 @@ class Reconciler:
 
     async def _look_after_host(self, engine: str, host: str) -> None:
         """Compare a host with its slots, and bring the next image there that is missing."""
+        if (engine, host) not in self._context.hosts():
+            return  # it is gone since
         counts = await self._compare(engine, host)
         # A slot that is made for an image would take the name of one that is to be imported.
         if counts is not None and not counts.foreign:
@@ -263,16 +265,9 @@ class Reconciler:
                 ("recovery", settings.recovery_interval_ms, self._recover),
                 ("retention", _PRUNE_EVERY_MS / 6, self._prune),
                 ("hosts", self._compare_interval_ms(settings.engine), self.report_hosts),
-                *(
-                    (
-                        f"compare {engine}/{host}",
-                        self._compare_interval_ms(engine),
-                        partial(self._look_after_host, engine, host),
-                    )
-                    for engine, host in self._context.hosts()
-                ),
             ]
             beside = [asyncio.create_task(every(*each)) for each in rounds]
+            beside.append(asyncio.create_task(self._look_after_hosts()))
             beside.append(asyncio.create_task(self._read_logs(database)))
             if self._shown.needed:
                 beside.append(asyncio.create_task(self._show(database)))
@@ -284,6 +279,20 @@ class Reconciler:
                 for task in beside:
                     task.cancel()
                 await asyncio.gather(*beside, return_exceptions=True)
+
+    async def _look_after_hosts(self) -> None:
+        """Look after each host in a task of its own, also after one that comes later."""
+        known: set[tuple[str, str]] = set()
+        async with asyncio.TaskGroup() as group:
+            while True:
+                for engine, host in self._context.hosts():
+                    if (engine, host) not in known:
+                        known.add((engine, host))
+                        every_ms = self._compare_interval_ms(engine)
+                        look = partial(self._look_after_host, engine, host)
+                        what = f"compare {engine}/{host}"
+                        group.create_task(self._repeat(what, every_ms, look))
+                await asyncio.sleep(self._compare_interval_ms(self._context.settings.engine) / 1000)
 
     async def _read_logs(self, database: Database) -> None:
         """Read what running containers wrote, whenever somebody wants it."""

@@ -79,9 +79,10 @@ class Pulls:
         checked again.
         """
         key = _key(slot)
-        if key is None or key in self._known:
-            return NOW
         context = self._context
+        # Each node fetches what is started there, and once.
+        if key is None or key in self._known or context.engine(slot).traits.has_nodes:
+            return NOW
         if context.engine(slot).traits.pulls_at_start:
             return await self._wait_for_first_start(key, slot)
         pull = await context.store.pulls.take(

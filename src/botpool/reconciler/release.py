@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from botpool.engines.base import STOPPED, ContainerState
+from botpool.engines.base import ContainerState
 from botpool.errors import (
     EngineError,
     EngineRefused,
@@ -22,6 +22,7 @@ from botpool.reconciler.container_logs import keep_last
 from botpool.reconciler.containers import bring_up_to_date, create_if_image
 from botpool.reconciler.context import NOW, container_of
 from botpool.reconciler.decisions import Outcome
+from botpool.reconciler.proof import GivenUp, proved_stopped
 from botpool.reconciler.warming import bring_image
 from botpool.states import BotStatus, FailureCause, SlotStatus
 from botpool.tasks.backoff import Backoff
@@ -51,6 +52,9 @@ async def release(context: Context, pulls: Pulls, slot: Slot) -> float | None:
         return look_in
     try:
         clean = await _stop_and_clean(context, slot, retired=retired is not None)
+    except GivenUp as given_up:
+        await _delete(context, slot, str(given_up))
+        return NOW
     except EngineError as error:
         if not await _counts(context, slot, error):
             raise
@@ -96,6 +100,10 @@ async def repair(context: Context, slot: Slot) -> float | None:
         if not clean and _may_still_stop(context, slot):
             return _next_look(context, slot)
         problem = None if clean else "its container doesn't stop"
+    except GivenUp as given_up:
+        await _delete(context, slot, str(given_up))
+        context.metrics.recovered(Outcome.DELETED)
+        return NOW
     except EngineError as error:
         if not await _counts(context, slot, error):
             raise
@@ -169,7 +177,8 @@ async def _counts(context: Context, slot: Slot, error: EngineError) -> bool:
 
 def _next_look(context: Context, slot: Slot) -> float:
     """In how many seconds to check again whether a container has stopped."""
-    if not context.engine(slot).traits.lags:
+    traits = context.engine(slot).traits
+    if not traits.lags and not traits.has_nodes:
         return context.spread(context.settings.poll_interval_ms / 1000)
     since = slot.last_released_at or slot.read_at
     return context.next_look((slot.read_at - since).total_seconds())
@@ -177,7 +186,10 @@ def _next_look(context: Context, slot: Slot) -> float:
 
 def _may_still_stop(context: Context, slot: Slot) -> bool:
     """Whether its first stop is so young that an engine that lags can't have shown its end yet."""
-    if not context.engine(slot).traits.lags or slot.recovery_attempts:
+    traits = context.engine(slot).traits
+    if traits.has_nodes:
+        return True  # until it is given up
+    if not traits.lags or slot.recovery_attempts:
         return False
     since = slot.last_released_at or slot.read_at
     return (slot.read_at - since).total_seconds() < _SHOWN_WITHIN_SECONDS
@@ -187,6 +199,7 @@ async def _stop_and_clean(context: Context, slot: Slot, *, retired: bool) -> boo
     """Stop the slot's container, and clean it or, if the slot is `retired`, remove it.
 
     A slot that never had a bot gets its container. Returns whether it is proved stopped and clean.
+    Raises `GivenUp`.
     """
     container = container_of(slot)
     if container is None:
@@ -194,7 +207,7 @@ async def _stop_and_clean(context: Context, slot: Slot, *, retired: bool) -> boo
             await create_if_image(context, slot)
         return True
     if not context.has_host(slot) or slot.engine not in context.engines:
-        # It was removed from the settings, so what runs there is not our bot any more.
+        # It was removed from the settings, so it can't be asked any more. The slot is deleted.
         return True
     engine = context.engine(slot)
     if not engine.traits.keeps_logs:
@@ -203,12 +216,14 @@ async def _stop_and_clean(context: Context, slot: Slot, *, retired: bool) -> boo
     await engine.stop(container, context.settings.stop_grace_ms / 1000)
     context.reached(Checkpoint.RELEASE_STOPPED)
     seen = await engine.observe(container)
-    if seen.state not in STOPPED:
+    if not proved_stopped(context, slot, seen):
         return False
     context.reached(Checkpoint.RELEASE_PROVED)
     if engine.traits.keeps_logs:
         await keep_last(context, slot, container, seen)
     context.reached(Checkpoint.RELEASE_LOGGED)
+    if engine.traits.has_nodes:
+        await context.store.slots.record_stopped(slot)
     if retired:
         await _remove(context, slot)
     elif seen.state is not ContainerState.CREATED or slot.deployment_started_at is not None:

@@ -47,7 +47,7 @@ class Reservations:
 
     def __init__(self, context: Context) -> None:
         self._store = context.store
-        self._hosts = context.hosts()
+        self._hosts = context.hosts
         self._replica = context.replica
         self._ttl_ms = context.settings.reservation_ttl_ms
         self._deployment_limit_ms = context.settings.deployment_limit_ms
@@ -65,7 +65,7 @@ class Reservations:
             self._replica,
             ttl_ms=self._ttl_ms,
             most=most,
-            hosts=self._hosts,
+            hosts=self._hosts(),
             deployment_limit_ms=self._deployment_limit_ms,
             engine=self._engine,
         )

@@ -50,24 +50,24 @@ class ShownStatus:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._hosts = [
-            (engine, host)
-            for engine, host in context.hosts()
-            if context.engines[engine].traits.describes
-        ]
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
     def needed(self) -> bool:
         """Whether an engine has a place for descriptions."""
-        return bool(self._hosts)
+        return any(engine.traits.describes for engine in self._context.engines.values())
 
     async def look(self) -> float:
         """Begin to send what is to be shown; return in how many seconds to look again."""
-        if not self._hosts:
+        hosts = [
+            (engine, host)
+            for engine, host in self._context.hosts()
+            if self._context.engines[engine].traits.describes
+        ]
+        if not hosts:
             return LOOK_SECONDS
         taken = await self._context.store.slots.take_shown(
-            self._hosts, within_ms=_AGAIN_MS, most=_MOST_AT_A_TIME
+            hosts, within_ms=_AGAIN_MS, most=_MOST_AT_A_TIME
         )
         for slot in taken:
             task = asyncio.create_task(self._send(slot))

@@ -200,6 +200,14 @@ class Slots:
         """Record that a slot without a bot was started."""
         await self._queries.run("record_start", slot.id, slot.lease, deployment_ref)
 
+    async def record_node(self, slot: Slot, node: str) -> None:
+        """Record on which node of its host a slot's container is."""
+        await self._queries.run("record_node", slot.id, slot.lease, node)
+
+    async def record_stopped(self, slot: Slot) -> None:
+        """Record that a slot's container is proved stopped."""
+        await self._queries.run("record_stopped", slot.id, slot.lease)
+
     async def give_up_container(self, slot: Slot, image: str | None) -> Slot | None:
         """Remove a slot's container from its row. The next one is of this image."""
         return await self._queries.slot("give_up_container", slot.id, slot.lease, image)

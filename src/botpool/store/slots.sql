@@ -260,6 +260,15 @@ SELECT
 FROM slot
 RETURNING *;
 
+-- name: record_node
+-- Note, under the lease, on which node of its host a slot's container is.
+UPDATE bot_pool_slots SET node = $3 WHERE id = $1 AND lease = $2 AND node IS DISTINCT FROM $3;
+
+-- name: record_stopped
+-- Note, under the lease, that nothing of a slot's container runs: before it is removed, for then nothing
+-- could prove it any more.
+UPDATE bot_pool_slots SET deployment_ref = NULL, node = NULL WHERE id = $1 AND lease = $2;
+
 -- name: record_start
 -- Note, under its lease, that a slot without a bot was started ($3).
 UPDATE bot_pool_slots SET deployment_ref = $3, deployment_started_at = botpool_now()

@@ -242,7 +242,8 @@ class KubernetesEngine:
             proved = await self._proved_stopped(api, found)
             return pods.observation(found, events, proved=proved)
         if deployment is not None:
-            return Observation(state=ContainerState.MISSING, detail="its pod is gone")
+            said = "its pod is gone: somebody deleted it and took botpool's finalizer off"
+            return Observation(state=ContainerState.MISSING, detail=said)
         secret = await self._own(api, Kind.SECRET, container.ref)
         state = ContainerState.MISSING if secret is None else ContainerState.CREATED
         return Observation(state=state)
@@ -262,7 +263,8 @@ class KubernetesEngine:
                         following = api.log(container.ref, CONTAINER, _KEPT_LINES, follow=True)
                         lines = await stack.enter_async_context(following)
             if pods.over_at(found) is None:
-                await api.delete(Kind.POD, found, math.ceil(grace_seconds))
+                # Never none: a server takes that as a kubelet's word that it is done.
+                await api.delete(Kind.POD, found, max(1, math.ceil(grace_seconds)))
             if lines is not None:
                 with suppress(EngineError, TimeoutError):
                     async with asyncio.timeout(grace_seconds + _AFTER_GRACE_SECONDS):

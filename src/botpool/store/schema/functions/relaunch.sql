@@ -53,7 +53,9 @@ BEGIN
         last_released_at = v_now, draining = draining OR NOT v_failed.counts
     WHERE id = v_slot.id;
     UPDATE bots
-    SET status = 'QUEUED', started_at = NULL, last_heartbeat = NULL, avoid_host = v_slot.host,
+    SET status = 'QUEUED', started_at = NULL, last_heartbeat = NULL,
+        -- If it is known on which node of its host it failed, it need not wait for the host.
+        avoid_host = CASE WHEN v_slot.node IS NULL THEN v_slot.host END, avoid_node = v_slot.node,
         relaunched_at = v_now, assigned_at = NULL, image_at = NULL, container_at = NULL,
         claimed_at = NULL, waiting_room_at = NULL,
         launch_attempts = launch_attempts - CASE WHEN v_failed.counts THEN 0 ELSE 1 END

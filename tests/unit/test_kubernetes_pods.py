@@ -59,6 +59,16 @@ def test_only_the_kubelets_word_or_that_it_never_had_a_node_proves_it(
     assert proved_stopped(found) is proved
 
 
+def test_a_container_that_its_kubelet_found_gone_has_ended() -> None:
+    gone = pod(waiting("ContainerCreating"), deleted=True, grace=0)
+    (status,) = gone["status"]["containerStatuses"]
+    status["lastState"] = {"terminated": {"exitCode": 137, "reason": "ContainerStatusUnknown"}}
+    assert proved_stopped(gone)
+    # Containers beside the bot's may start again, if they are init containers that do so.
+    gone["status"]["initContainerStatuses"] = [{**status, "name": "beside"}]
+    assert not proved_stopped(gone)
+
+
 def test_every_container_of_a_pod_must_have_ended() -> None:
     two = pod(ENDED, containers=("bot", "beside"))
     assert proved_stopped(two)

@@ -144,7 +144,10 @@ async def compare_slot(context: Context, reservations: Reservations, slot: Slot)
     container = container_of(slot)
     if container is None:
         return "none", "it has no container yet"
-    observation = await context.engine(slot).observe(container)
+    engine = context.engine(slot)
+    # Where nodes may be cut off, what became of a start says more than what is there now.
+    deployment = slot.deployment_ref if engine.traits.has_nodes else None
+    observation = await engine.observe(container, deployment)
     counts = CompareCounts()
     await _set_right(context, reservations, slot, observation, counts)
     code = "" if observation.exit_code is None else f" with code {observation.exit_code}"

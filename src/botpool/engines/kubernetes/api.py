@@ -51,6 +51,7 @@ _NO_LOG = "unable to retrieve container logs"
 _LOG_ENDS = "rpc error: code = NotFound desc = an error occurred when try to find container"
 """What a kubelet adds to a log that is followed until its container is gone."""
 _NOT_STARTED = "is waiting to start"
+_TERMINATED = "is terminated"
 
 _METADATA = "application/json;as={};g=meta.k8s.io;v=v1,application/json"
 
@@ -241,13 +242,14 @@ class KubernetesApi:
                 answer = None
             yield _log_lines(answer)
 
-    async def says_not_started(self, pod: str, container: str) -> bool:
-        """Whether the kubelet itself, asked now, says that a container has not been started."""
+    async def says_stopped(self, pod: str, container: str) -> bool:
+        """Whether the kubelet itself, asked now, says that a container doesn't run."""
         path = f"{self.path(Kind.POD, pod)}/log"
         answer = await self.request("GET", path, params={"container": container, "tailLines": "1"})
         if answer.status_code != _BAD_REQUEST:
             return False
-        return _NOT_STARTED in str(_json(answer.content).get("message"))
+        said = str(_json(answer.content).get("message"))
+        return said.endswith(_TERMINATED) or _NOT_STARTED in said
 
     async def version(self) -> Object:
         """The server's version."""

@@ -15,6 +15,7 @@ import hashlib
 import math
 from collections import deque
 from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -239,8 +240,10 @@ class KubernetesEngine:
             if pods.wants_events(found):
                 chosen = f"involvedObject.uid={found['metadata']['uid']}"
                 events, _ = await api.list(Kind.EVENT, fieldSelector=chosen)
-            proved = await self._proved_stopped(api, found)
-            return pods.observation(found, events, proved=proved)
+            told = pods.observation(found, events, proved=await self._proved_stopped(api, found))
+            if told.over_at and await self._own(api, Kind.SECRET, container.ref) is None:
+                return replace(told, detail=f"its Secret was deleted by somebody; {told.detail}")
+            return told
         if deployment is not None:
             said = "its pod is gone: somebody deleted it and took botpool's finalizer off"
             return Observation(state=ContainerState.MISSING, detail=said)
@@ -265,6 +268,9 @@ class KubernetesEngine:
             if pods.over_at(found) is None:
                 # Never none: a server takes that as a kubelet's word that it is done.
                 await api.delete(Kind.POD, found, max(1, math.ceil(grace_seconds)))
+            elif pods.is_overdue(found):
+                # A kubelet may miss the deletion of a pod that has just started: this is news.
+                await api.delete(Kind.POD, found, 1)
             if lines is not None:
                 with suppress(EngineError, TimeoutError):
                     async with asyncio.timeout(grace_seconds + _AFTER_GRACE_SECONDS):
@@ -332,7 +338,7 @@ class KubernetesEngine:
         if waiting is None:
             return False
         name = found["metadata"]["name"]
-        return all([await api.says_not_started(name, each) for each in waiting])
+        return all([await api.says_stopped(name, each) for each in waiting])
 
     async def _make_way(self, api: KubernetesApi, container: Container) -> None:
         """Remove the stopped container of ours that has a name. Raises if there is none."""

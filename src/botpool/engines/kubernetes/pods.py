@@ -12,7 +12,7 @@ has to say that the containers have not been started.
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from botpool.engines.base import ContainerState, Observation
@@ -107,13 +107,24 @@ def _states(pod: Object) -> Iterator[tuple[str, Mapping[str, Any]]]:
     status = pod.get("status") or {}
     for list_ in ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses"):
         for each in status.get(list_) or ():
-            yield each["name"], each.get("state") or {}
+            state, last = each.get("state") or {}, each.get("lastState") or {}
+            # Nothing of ours is started a second time. So this is how kubelets report the end of a
+            # container that they found to be gone.
+            over = list_ == "containerStatuses" and "waiting" in state and "terminated" in last
+            yield each["name"], last if over else state
 
 
 def over_at(pod: Object) -> datetime | None:
     """When a pod whose deletion was asked for, by whomever, should be over: after its grace."""
     text = pod["metadata"].get("deletionTimestamp")
     return None if text is None else datetime.fromisoformat(text)
+
+
+def is_overdue(pod: Object) -> bool:
+    """Whether a pod should be over by this machine's clock, and had more than a second for it."""
+    due = over_at(pod)
+    grace = pod["metadata"].get("deletionGracePeriodSeconds") or 0
+    return due is not None and grace > 1 and datetime.now(UTC) > due
 
 
 def observation(

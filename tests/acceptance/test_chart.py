@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 import yaml
 
-from tests.support.helm import CHART, ROOT, Failed, run
+from tests.support.helm import CHART, ROOT, Failed, rendered, run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,12 +20,6 @@ PLACEHOLDERS = (
     *("--set", "placeholders.replicas=2", "--set", "placeholders.image=registry.example/bot:1"),
 )
 PLAIN = ROOT / "deploy" / "kubernetes.yaml"
-
-
-async def rendered(*options: str) -> list[dict[str, Any]]:
-    """The objects that Helm makes of the chart."""
-    made = await run("helm", "template", "botpool", str(CHART), "--namespace", "botpool", *options)
-    return [each for each in yaml.safe_load_all(made) if each]
 
 
 async def test_the_chart_has_nothing_to_complain_about() -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+import yaml
 
 if TYPE_CHECKING:
     from testbed.kubernetes import Cluster
@@ -22,6 +23,20 @@ CHART = ROOT / "deploy" / "chart"
 
 class Failed(Exception):
     """It said no."""
+
+
+async def rendered(*options: str, namespace: str = "botpool") -> list[dict[str, Any]]:
+    """The objects that Helm makes of the chart."""
+    made = await run("helm", "template", "botpool", str(CHART), "--namespace", namespace, *options)
+    return [each for each in yaml.safe_load_all(made) if each]
+
+
+async def rules_of_the_chart() -> list[dict[str, Any]]:
+    """What the Role of the chart allows a worker."""
+    objects = await rendered("--set", "bots.images.googleMeet=registry.example/bot:1")
+    (role,) = [each for each in objects if each["kind"] == "Role"]
+    rules: list[dict[str, Any]] = role["rules"]
+    return rules
 
 
 async def run(program: str, *arguments: str, cluster: Cluster | None = None) -> str:

@@ -32,13 +32,20 @@ def doctor(
         EngineName | None,
         typer.Option(help="Check this engine. By default, the engines that are in use."),
     ] = None,
+    probe: Annotated[
+        bool,
+        typer.Option(
+            "--probe",
+            help="On Kubernetes, start a pod that calls botpool, and delete it afterwards.",
+        ),
+    ] = False,
 ) -> None:
     """Check the database, the settings and the engines, and say how to fix what is wrong.
 
-    It changes nothing, and needs no server. The exit code is 1 if there is a problem, and 0 if
-    there are only warnings.
+    It needs no server, and changes nothing, except for --probe. The exit code is 1 if there is a
+    problem, and 0 if there are only warnings.
     """
-    findings = asyncio.run(_diagnose(engine))
+    findings = asyncio.run(_diagnose(engine, probe=probe))
     if as_json:
         print_json([dataclasses.asdict(finding) for finding in findings])
     else:
@@ -48,7 +55,7 @@ def doctor(
     raise typer.Exit(any(finding.result == "problem" for finding in findings))
 
 
-async def _diagnose(engine: EngineName | None) -> list[Finding]:
+async def _diagnose(engine: EngineName | None, *, probe: bool) -> list[Finding]:
     # Imported here because it takes long, and no other command needs it.
     from botpool.doctor import diagnose, unreadable_settings  # noqa: PLC0415
 
@@ -57,7 +64,7 @@ async def _diagnose(engine: EngineName | None) -> list[Finding]:
     except SettingsInvalid as error:
         return [unreadable_settings(error)]
     configure_logs(settings.log_level, settings.log_format)
-    return await diagnose(settings, engine)
+    return await diagnose(settings, engine, probe=probe)
 
 
 def _table(findings: Sequence[Finding]) -> Table:

@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 
 _ANSWER_SECONDS = 5.0
 _HEALTHY = {"status": "ok"}
+_WHOSE_CONTAINERS_CALL: dict[str, str] = {
+    EngineName.COOLIFY: "Coolify's servers",
+    EngineName.KUBERNETES: "pods",
+}
+"""Who never shares this machine's loopback address."""
 
 
 async def examine_address(report: Report, settings: Settings) -> None:
@@ -44,12 +49,12 @@ async def examine_way(report: Report, settings: Settings, engine: str) -> None:
         if url is None:
             return  # already reported
         local = is_local(url.hostname or "")
-        if engine == EngineName.COOLIFY:
+        if engine in _WHOSE_CONTAINERS_CALL:
             if local:
                 check.problem(
                     _unreachable(url, settings),
-                    "Set BOTPOOL_PUBLIC_URL to a URL that Coolify's servers can reach, such as"
-                    " https://botpool.example.",
+                    f"Set BOTPOOL_PUBLIC_URL to a URL that {_WHOSE_CONTAINERS_CALL[engine]} can"
+                    " reach, such as https://botpool.example.",
                 )
             else:
                 check.ok(f"Containers call {shown(url)}")

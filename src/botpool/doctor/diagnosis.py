@@ -13,6 +13,7 @@ from botpool.doctor.database import examine_database
 from botpool.doctor.docker import examine_docker
 from botpool.doctor.findings import Report
 from botpool.doctor.images import examine_images
+from botpool.doctor.kubernetes import examine_kubernetes
 from botpool.doctor.process import examine_process
 from botpool.engines.base import EngineName
 from botpool.models.diagnoses import Finding, Result
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 _SECONDS = 60.0
 """How long all checks of an engine may take together."""
+_SECONDS_WITH_PROBE = 240.0
 
 _SECRET_LENGTH = 8
 """A shorter variable is no secret, and may be a part of any sentence."""
@@ -41,12 +43,14 @@ async def diagnose(
     settings: Settings,
     engine: str | None = None,
     *,
+    probe: bool = False,
     coolify_transport: httpx.AsyncBaseTransport | None = None,
 ) -> list[Finding]:
     """Check the database, the settings, and the engines in use, or only `engine`.
 
     The engines in use are that of the settings and those of existing slots. Changes nothing, ends
-    in bounded time whatever hangs, raises nothing, and shows no secret.
+    in bounded time whatever hangs, raises nothing, and shows no secret. With `probe` it starts a
+    pod on each cluster of Kubernetes to see whether that reaches botpool, and deletes it.
     """
     report = Report()
     await _examine_variables(report)
@@ -55,7 +59,7 @@ async def diagnose(
     await examine_address(report, settings)
     used = await _examine_engines(report, settings, known) if engine is None else [engine]
     examined = await asyncio.gather(
-        *(_examine(name, settings, known, coolify_transport) for name in used)
+        *(_examine(name, settings, known, coolify_transport, probe=probe) for name in used)
     )
     findings = [*report.findings, *(finding for each in examined for finding in each)]
     return [_without_secrets(finding, settings) for finding in findings]
@@ -106,9 +110,12 @@ async def _examine(
     settings: Settings,
     known: Known | None,
     coolify_transport: httpx.AsyncBaseTransport | None,
+    *,
+    probe: bool,
 ) -> list[Finding]:
     report = Report(engine)
-    async with report.check("all checks", "Run this again.", seconds=_SECONDS):
+    seconds = _SECONDS_WITH_PROBE if probe else _SECONDS
+    async with report.check("all checks", "Run this again.", seconds=seconds):
         if engine != EngineName.PROCESS:
             await examine_images(report, settings, engine, known)
             await examine_way(report, settings, engine)
@@ -117,6 +124,9 @@ async def _examine(
             await examine_left_out(report, settings, engine)
         elif engine == EngineName.DOCKER:
             await examine_docker(report, settings, known)
+        elif engine == EngineName.KUBERNETES:
+            await examine_left_out(report, settings, engine)
+            await examine_kubernetes(report, settings, known, probe=probe)
         else:
             await examine_left_out(report, settings, engine)
             await examine_coolify(report, settings, known, coolify_transport)

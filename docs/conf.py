@@ -22,6 +22,7 @@ NAVIGATION = {
         "docs/how-to/docker",
         "docs/how-to/hosts",
         "docs/how-to/coolify",
+        "docs/how-to/kubernetes",
         "docs/how-to/postgresql",
         "docs/how-to/deploy",
         "docs/how-to/proxy",

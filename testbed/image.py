@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from testbed.docker import Daemon
 
+ROOT = Path(__file__).parents[1]
 BASE_IMAGE = "botpool-test/base:1"
 
 WHEELS = Path(
@@ -96,6 +97,17 @@ async def base_image(daemon: Daemon, folder: Path) -> None:
             whole.add(path, recursive=False)
     await docker(daemon, "import", str(archive), BASE_IMAGE)
     archive.unlink()
+
+
+async def botpool_image(daemon: Daemon, folder: Path, tag: str) -> None:
+    """Build botpool's image on a host, as deploy/Dockerfile says, on a base made here."""
+    await base_image(daemon, folder)
+    async with package_index(WHEELS) as index:
+        await docker(
+            *(daemon, "build", "--network", "host", "--tag", tag),
+            *("--build-arg", f"BASE={BASE_IMAGE}", "--build-arg", f"PIP_INDEX_URL={index}"),
+            *("--file", str(ROOT / "deploy" / "Dockerfile"), str(ROOT)),
+        )
 
 
 def _link(archive: tarfile.TarFile, name: str, target: str) -> None:

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from testbed.docker import docker_daemon, need
-from testbed.image import BASE_IMAGE, WHEELS, base_image, docker, need_packages, package_index, run
+from testbed.image import BASE_IMAGE, botpool_image, docker, need_packages, run
 from tests.engines.conftest import short_folder
 from tests.support.docker_ground import free_port
 from tests.support.server import BOTS, MEET
@@ -36,13 +36,7 @@ async def machine() -> AsyncIterator[Daemon]:
     need_packages()
     with short_folder() as folder:
         async with docker_daemon(folder / "docker") as daemon:
-            await base_image(daemon, folder)
-            async with package_index(WHEELS) as index:
-                await docker(
-                    *(daemon, "build", "--network", "host", "--tag", "botpool:local"),
-                    *("--build-arg", f"BASE={BASE_IMAGE}", "--build-arg", f"PIP_INDEX_URL={index}"),
-                    *("--file", str(ROOT / "deploy" / "Dockerfile"), str(ROOT)),
-                )
+            await botpool_image(daemon, folder, "botpool:local")
             yield daemon
 
 

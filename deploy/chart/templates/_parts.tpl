@@ -77,7 +77,7 @@ spec:
             - name: BOTPOOL_ADMIN_KEY
               valueFrom: {secretKeyRef: {name: {{ $values.secret }}, key: admin-key}}
           ports:
-            - {name: http, containerPort: 8000}
+            - {name: http, containerPort: 8000, protocol: TCP}
           startupProbe:
             httpGet: {path: /healthz, port: http}
             periodSeconds: 2

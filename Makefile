@@ -58,7 +58,7 @@ mutants: $(VENV)/dev.stamp ## take out each guard, and see a test fail for it
 
 docs: $(VENV)/dev.stamp ## write the pages of docs/ that come from the code, and the site into site/
 	$(BIN)/python -m docs
-	$(BIN)/python -m sphinx -q -W --keep-going -j auto -c docs -d .sphinx . site
+	$(BIN)/python -m sphinx -q -W --keep-going -E -j auto -c docs . site
 
 pictures: $(VENV)/dev.stamp ## take the pictures of the dashboard anew, from a demo; needs chromium
 	$(BIN)/python -m docs.dashboard_pictures
@@ -71,4 +71,4 @@ lock: $(VENV)/dev.stamp ## pin the newest releases that pyproject.toml allows
 	  pyproject.toml -o requirements/dev.txt
 
 clean: ## remove what was built
-	rm -rf $(VENV) site .sphinx .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) site .mypy_cache .pytest_cache .ruff_cache .hypothesis

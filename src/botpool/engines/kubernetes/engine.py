@@ -61,6 +61,7 @@ _KEPT_LINES = 1000
 _KEPT_LOGS = 500
 _OPEN_SECONDS = 3.0
 """How long a log may take to open before its container is stopped all the same."""
+_LOG_SECONDS = 5.0
 _AFTER_GRACE_SECONDS = 5.0
 _TRIES = 5
 _LOOK_SECONDS = 1.0
@@ -297,10 +298,20 @@ class KubernetesEngine:
         api = self._api(container.host)
         if (kept := self._last_lines.get(container.ref)) is not None:
             return kept[-lines:] if lines else []
-        if lines == 0 or await self._own(api, Kind.POD, container.ref) is None:
+        found = await self._own(api, Kind.POD, container.ref)
+        if lines == 0 or found is None:
             return []
-        async with api.log(container.ref, CONTAINER, lines) as written:
-            return [line async for line in written]
+        try:
+            async with (
+                asyncio.timeout(_LOG_SECONDS),
+                api.log(container.ref, CONTAINER, lines) as written,
+            ):
+                return [line async for line in written]
+        except TimeoutError:
+            node = pods.node_of(found)
+            raise EngineUnavailable(
+                f"The node {node} of {container.host} doesn't answer."
+            ) from None
 
     async def close(self) -> None:
         """End the watches, and close the connections to every cluster."""

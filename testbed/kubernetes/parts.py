@@ -363,6 +363,10 @@ class Parts:
         self._nodes[name] = node
         self._make_groups(node)
         self._cable(node)
+        for other in self._nodes.values():
+            if other is not node:
+                self._lead(node, other)
+                self._lead(other, node)
         self._configure(node)
         await self._start_containerd(node)
         self._start_kubelet(node)
@@ -411,6 +415,11 @@ class Parts:
         _run(*inside, "link", "set", "lo", "up")
         _run(*inside, "link", "set", "eth0", "up")
         _run(*inside, "route", "add", "default", "via", addresses.HUB)
+
+    def _lead(self, node: Node, other: Node) -> None:
+        """Let one node's pods reach those of another."""
+        network, way = addresses.of_pods(other.number), addresses.of_node(other.number)
+        _run(*node.inside("ip", "route", "replace", network, "via", way))
 
     def _configure(self, node: Node) -> None:
         folder, address = node.folder, addresses.of_node(node.number)

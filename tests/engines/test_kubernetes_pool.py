@@ -85,7 +85,7 @@ async def test_a_deployment_survives_the_death_of_who_did_it(
     async with ground(database_url, tmp_path, cluster, env=environment, max_pool_size=1) as here:
         await here.site.store.installation.use_virtual_clock()
         bot = (await here.site.create(Platform.ZOOM)).bot
-        await here.site.kill_at(checkpoint)
+        await here.site.kill_at(checkpoint, tries=100)
         await go_on(here, seconds=20)
         await until_bot_runs(here, bot.id)
         assert (await here.site.store.bots.get(bot.id)).launch_attempts == 1
@@ -106,7 +106,7 @@ async def test_a_release_survives_the_death_of_who_did_it(
         slot = await site.slot_of(first.id)
         waiting = (await site.create(Platform.ZOOM)).bot
         await site.end(slot)
-        await site.kill_at(checkpoint)
+        await site.kill_at(checkpoint, tries=100)
         await go_on(here, seconds=20)
         await until_bot_runs(here, waiting.id)
         assert (await site.slot_of(waiting.id)).id == slot.id

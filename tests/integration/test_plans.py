@@ -370,7 +370,9 @@ async def test_insights_of_an_hour_read_the_bots_of_that_hour(
         " pg_stat_xact_user_tables WHERE relname IN ('bots', 'transitions')"
     )
     until = datetime.now(UTC) - timedelta(hours=2)
-    steps = {"launches": (60, 1), "waits": (60,), "load": (60,)}.get(name.split(".")[1], ())
+    steps = {"launches": (60, 1), "outcomes": (60,), "waits": (60, 1), "load": (60,)}.get(
+        name.split(".")[1], ()
+    )
     async with crowded.transaction() as connection:
         before = await connection.fetchval(fetched)
         await connection.fetch(sql(name), until - timedelta(hours=1), until, None, None, *steps)

@@ -56,7 +56,7 @@ Project = Annotated[str | None, typer.Option(help="The name of its project.")]
 
 _MOST_AT_ONCE = 100
 _FOLLOW_SECONDS = 1.0
-_QUIET_LOOKS = 2
+_QUIET_LOOKS = 3
 _COLUMNS = (
     Column("id", right=True),
     Column("status"),
@@ -492,6 +492,7 @@ async def _follow(api: Api, bot_id: int, *, as_json: bool) -> None:
         while True:
             # First, so that what it wrote until its end is read after it.
             bot = await patience.call(lambda: api.get(f"/bots/{bot_id}"))
+            stopped = await patience.call(partial(_is_stopped, api, bot))
             first = await patience.call(lambda: api.get(path, limit=1))
             while True:
                 page = await patience.call(partial(api.get, path, cursor=cursor))
@@ -505,11 +506,26 @@ async def _follow(api: Api, bot_id: int, *, as_json: bool) -> None:
                 print_json_line({"container": text}) if as_json else say(without_control(text))
             written = first["container"]
             # The last of it comes when the container is proved stopped, a little later.
-            if bot["endedAt"] is not None and quiet >= _QUIET_LOOKS:
+            if stopped or (stopped is None and quiet >= _QUIET_LOOKS):
                 break
             await asyncio.sleep(_FOLLOW_SECONDS)
     if not as_json:
         hint(f"Bot {bot_id} has ended: {bot['status']}.")
+
+
+async def _is_stopped(api: Api, bot: Json) -> bool | None:
+    """Whether a bot and its container have ended. `None`: this key may not see the latter."""
+    if bot["endedAt"] is None:
+        return False
+    if bot["containerRef"] is None:
+        return True
+    try:
+        found = await api.get("/slots", containerRef=bot["containerRef"])
+    except CommandFailed as error:
+        if error.code is not Exit.KEY:
+            raise
+        return None
+    return not any(slot["status"] == "releasing" for slot in found["slots"])
 
 
 def _new_lines(before: Sequence[str], now: Sequence[str]) -> Sequence[str]:

@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help run test simulate lint format bench mutants docs pictures lock clean
+.PHONY: help run test clustertest simulate lint format bench mutants docs pictures lock clean
 
 help: ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 11
@@ -32,7 +32,14 @@ run: $(VENV)/run.stamp ## run botpool on its embedded default
 	@$(BIN)/botpool serve
 
 test: $(VENV)/dev.stamp lint ## check and test everything
-	$(BIN)/pytest -n 3 --dist loadfile
+	$(BIN)/pytest -n 3 --dist loadfile -m "not cluster"
+
+# Built once a machine (about ten minutes, and kept outside the checkout), with packages of Debian's that the
+# script names if they are missing.
+clustertest: $(VENV)/dev.stamp ## test on a real Kubernetes, which is built first
+	tests/helm/install
+	testbed/kubernetes/build >/dev/null
+	$(BIN)/pytest -m cluster
 
 lint: $(VENV)/dev.stamp ## format, style, types, import rules
 	$(BIN)/ruff format --check .

@@ -51,6 +51,15 @@ def pytest_configure() -> None:
     leave_machine_network()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what needs a real Kubernetes, by itself or as the engine that is tested."""
+    for item in items:
+        callspec = getattr(item, "callspec", None)
+        of_engine = callspec is not None and "kubernetes" in callspec.params.values()
+        if of_engine or "kubernetes" in getattr(item, "fixturenames", ()):
+            item.add_marker("cluster")
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Where nothing may be skipped, as in CI, a skipped test is a failed one."""

@@ -102,6 +102,7 @@ async def running_pod(
     await cluster.api.delete(f"{path}/{name}", params={"gracePeriodSeconds": 0})
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize("end", ["communicate", "kill"])
 async def test_a_cluster_leaves_the_machine_as_it_is_however_its_user_ends(
     end: str, tmp_path: Path

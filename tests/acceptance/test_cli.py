@@ -146,7 +146,7 @@ async def test_a_variable_that_is_no_setting_is_one_warning(empty_database_url: 
         (
             "api",
             {"engine": "dokcer"},
-            "BOTPOOL_ENGINE is 'dokcer', but must be one of coolify, docker, process.",
+            "BOTPOOL_ENGINE is 'dokcer', but must be one of coolify, docker, kubernetes, process.",
         ),
         (
             "all",

@@ -263,7 +263,7 @@ async def test_slots_on_an_engine_that_is_unknown_are_a_problem(
     tmp_path: Path, scene: Scene, database_url: str
 ) -> None:
     await scene.create()
-    await scene.database.execute("UPDATE bot_pool_slots SET engine = 'kubernetes'")
+    await scene.database.execute("UPDATE bot_pool_slots SET engine = 'nomad'")
     findings = await diagnose(settings_in(tmp_path, database_url=database_url))
     assert [each.result for each in of(findings, "engine")] == [Result.OK, Result.PROBLEM]
 

@@ -217,8 +217,9 @@ def test_a_pod_template_that_cant_be_read_is_a_mistake(
 ) -> None:
     if content is not None:
         (file.parent / "pod.yaml").write_text(content)
+    file.write_text('[all.kubernetes]\npod_template = "pod.yaml"')
     with pytest.raises(SettingsInvalid, match=f"line 2: .*{said}"):
-        settings_of(file, '[all.kubernetes]\npod_template = "pod.yaml"')
+        load_settings(container_file=file)
 
 
 # What engines make of it

@@ -125,7 +125,7 @@ async def test_what_went_wrong_is_told_and_raised(error: BaseException, outcome:
 async def test_the_rest_is_the_engine_s_own() -> None:
     inside, engine, told = measured(lambda: None)
     await engine.start(CONTAINER, {}, stopped=True)
-    assert inside.called[0][2] == {"stopped": True}
+    assert inside.called[0][2] == {"stopped": True, "avoid_node": None}
     assert (engine.name, engine.traits, engine.hosts()) == ("inside", "its traits", ["a"])
     await engine.close()
     assert inside.closed

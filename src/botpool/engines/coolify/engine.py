@@ -271,15 +271,12 @@ class CoolifyEngine:
         self._check_host(container.host)
         if deployment is not None:
             return await self._watch(container, deployment)
-        stop = self._stops.get(container.ref)
-        if stop is not None and await self._too_early(stop):
-            detail = "it was asked to stop a moment ago"
-            return Observation(state=ContainerState.RUNNING, detail=detail)
         application = await self._view.application(container.ref)
         if application is None:
             self._forget(container.ref)
             return Observation(state=ContainerState.MISSING)
         await self._view.check(container.host)
+        stop = self._stops.get(container.ref)
         if stop is None:
             return await self._examined(container.ref, _observation(application))
         seen = await self._proved(application, stop)
@@ -571,13 +568,6 @@ class CoolifyEngine:
             return Observation(state=ContainerState.EXITED, detail=detail)
         detail = f"status {seen.detail}, and not known to have stopped"
         return Observation(state=ContainerState.RUNNING, detail=detail)
-
-    async def _too_early(self, stop: _Stop) -> bool:
-        """Whether the lists can't prove a stop, and it is not time yet to ask for logs."""
-        if await self._version.get() >= _WRITES_EXITED_SINCE:
-            return False
-        now = asyncio.get_running_loop().time()
-        return now < max(stop.ask_at, stop.at + _SILENCES_APART_SECONDS)
 
     async def _silent_for(self, uuid: str, stop: _Stop, seconds: float) -> bool:
         """Whether Coolify has found no running container, twice if `seconds` is not 0.

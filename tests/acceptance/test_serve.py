@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import signal
 import sys
 from collections import Counter
@@ -203,25 +202,6 @@ async def test_an_address_that_is_taken_is_one_sentence_and_exit_code_2(folder: 
             f"botpool: Can't listen on 127.0.0.1, port {port}: Address already in use;"
             " change BOTPOOL_HOST or BOTPOOL_PORT.\n"
         )
-
-
-async def test_the_commands_in_the_readme_run(folder: Path) -> None:
-    root = Path(__file__).parents[2]
-    blocks = re.findall(r"```sh\n(.*?)```", (root / "README.md").read_text("utf-8"), re.DOTALL)
-    (commands,) = [block for block in blocks if "curl" in block]
-    async with served(folder) as botpool:
-        url = str(botpool.client.base_url).rstrip("/")
-        script = commands.replace("http://127.0.0.1:8000", url)
-        script = script.replace(".venv/bin/botpool", str(Path(sys.executable).parent / "botpool"))
-        process = await asyncio.create_subprocess_exec(
-            *("/bin/sh", "-e", "-c", script.replace("curl ", "curl --fail --silent ")),
-            env={"PATH": os.environ["PATH"], "BOTPOOL_DATA_DIR": str(folder)},
-            stdout=asyncio.subprocess.PIPE,
-        )
-        output, _ = await process.communicate()
-        assert process.returncode == 0
-        assert output.decode().count('"meetingUrl":"https://meet.google.com/abc-defg-hij"') == 2
-        assert await botpool.until(*ENDED) == {"DONE": 1}
 
 
 async def test_an_api_and_a_worker_share_the_work(folder: Path) -> None:

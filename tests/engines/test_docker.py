@@ -140,7 +140,7 @@ async def test_a_command_that_is_not_there_exits(
     container = await started(engine, spec("broken", image=image))
     await until_over(docker, container.ref)
     assert await engine.observe(container) == Observation(
-        state=ContainerState.EXITED, exit_code=127, detail="exited"
+        state=ContainerState.EXITED, exit_code=127, detail="exited", restarts=0
     )
 
 
@@ -152,7 +152,7 @@ async def test_out_of_memory_is_seen(docker: Daemon, folder: Path) -> None:
         container = await started(engine, spec("hungry", image=image))
         await until_over(docker, container.ref)
         assert await engine.observe(container) == Observation(
-            state=ContainerState.EXITED, exit_code=137, detail="exited, OOMKilled"
+            state=ContainerState.EXITED, exit_code=137, detail="exited, OOMKilled", restarts=0
         )
         [listed] = await engine.list("a")
     assert listed.observation.state is ContainerState.EXITED

@@ -8,6 +8,7 @@ import os
 import socket
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
@@ -19,7 +20,7 @@ from botpool.access.sessions import Sessions
 from botpool.api import create_app, create_worker_app
 from botpool.api.connections import server_config
 from botpool.dashboard import add_dashboard
-from botpool.doctor import Rounds
+from botpool.doctor import Rounds, diagnose
 from botpool.engines import check_engine, lacks_images, make_engines, try_out
 from botpool.engines.measured import MeasuredEngine
 from botpool.errors import BotpoolError, SettingsInvalid, SetupError
@@ -270,7 +271,7 @@ async def _working(
         metrics=metrics,
     )
     webhooks = Webhooks(store, settings, replica=replica)
-    doctor = Rounds(store, pool, settings, replica)
+    doctor = Rounds(store, pool, replica, examine=partial(diagnose, settings, database=database))
     try:
         await try_out(made[settings.engine])
         async with (

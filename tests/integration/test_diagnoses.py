@@ -39,7 +39,7 @@ class Doctor:
         self.may_end = asyncio.Event()
         self.may_end.set()
 
-    async def __call__(self, _: Settings) -> Sequence[Finding]:
+    async def __call__(self) -> Sequence[Finding]:
         self.examined += 1
         self.began.set()
         await self.may_end.wait()
@@ -48,7 +48,7 @@ class Doctor:
 
 async def rounds(scene: Scene, doctor: Doctor, replica: str = "one") -> Rounds:
     await scene.store.replicas.seen(replica, ReplicaRole.WORKER, "1", "here")
-    return Rounds(scene.store, scene.pool, Settings(), replica, examine=doctor)
+    return Rounds(scene.store, scene.pool, replica, examine=doctor)
 
 
 async def test_what_was_asked_for_is_made_kept_and_told(scene: Scene) -> None:
@@ -123,7 +123,7 @@ async def test_operators_read_it_and_admins_ask_for_it(database: Database) -> No
         asked = await client.post("/api/v1/doctor/check")
         assert asked.status_code == 202
         assert asked.json()["askedBy"]
-        made = Rounds(api.store, api.pool, Settings(), "one", examine=Doctor(AWAY))
+        made = Rounds(api.store, api.pool, "one", examine=Doctor(AWAY))
         assert await made.look(only_asked=True)
         for role, status in ((Role.VIEWER, 200), (Role.CLIENT, 403)):
             _, key = await keys.create(role, role)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -41,8 +42,12 @@ class Known:
     """The platforms that have slots or waiting bots."""
 
 
-async def examine_database(report: Report, settings: Settings) -> Known | None:
+async def examine_database(
+    report: Report, settings: Settings, opened: Database | None
+) -> Known | None:
     """Check the data folder and the database. None if the database could not be read.
+
+    Whoever has it open gives it, so that this takes no connection more than the server may have.
 
     An embedded PostgreSQL that doesn't run is started, and stopped again. If there is none yet,
     none is created.
@@ -58,14 +63,22 @@ async def examine_database(report: Report, settings: Settings) -> Known | None:
     embedded = settings.database_url is None
     advice = _LOOK if embedded else _REACH
     async with report.check("database", advice, seconds=_SECONDS) as check:
-        if embedded and not usable:
+        if opened is None and embedded and not usable:
             check.not_checked("The embedded PostgreSQL needs the data folder")
             return None
-        if embedded and not (settings.data_dir / "postgres" / "PG_VERSION").exists():
+        if (
+            opened is None
+            and embedded
+            and not (settings.data_dir / "postgres" / "PG_VERSION").exists()
+        ):
             check.ok("An embedded PostgreSQL; botpool creates it when it first starts")
             return Known(slots=(), used=frozenset())
         try:
-            async with open_database(settings, max_connections=1) as database:
+            async with (
+                nullcontext(opened)
+                if opened
+                else open_database(settings, max_connections=1) as database
+            ):
                 store = Store(database)
                 where = f"embedded in {settings.data_dir}" if embedded else "BOTPOOL_DATABASE_URL"
                 check.ok(f"PostgreSQL {await store.server.version()}, {where}")

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from botpool.doctor.database import Known
     from botpool.errors import SettingsInvalid
     from botpool.settings import Settings
+    from botpool.store import Database
 
 _SECONDS = 60.0
 """How long all checks of an engine may take together."""
@@ -44,18 +45,20 @@ async def diagnose(
     engine: str | None = None,
     *,
     probe: bool = False,
+    database: Database | None = None,
     coolify_transport: httpx.AsyncBaseTransport | None = None,
 ) -> list[Finding]:
     """Check the database, the settings, and the engines in use, or only `engine`.
 
     The engines in use are that of the settings and those of existing slots. Changes nothing, ends
     in bounded time whatever hangs, raises nothing, and shows no secret. With `probe` it starts a
-    pod on each cluster of Kubernetes to see whether that reaches botpool, and deletes it.
+    pod on each cluster of Kubernetes to see whether that reaches botpool, and deletes it. Without
+    `database` it opens the one of the settings.
     """
     report = Report()
     await _examine_variables(report)
     await examine_container_file(report, settings)
-    known = await examine_database(report, settings)
+    known = await examine_database(report, settings, database)
     await examine_address(report, settings)
     used = await _examine_engines(report, settings, known) if engine is None else [engine]
     examined = await asyncio.gather(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from botpool.doctor.diagnosis import diagnose
 from botpool.store.installation import ASKED
 from botpool.store.postgres.listening import listening
 from botpool.tasks.loop import Loop
@@ -15,7 +14,6 @@ if TYPE_CHECKING:
 
     from botpool.models.diagnoses import Finding
     from botpool.pool import Pool
-    from botpool.settings import Settings
     from botpool.store import Database, Store
 
 _EVERY_MS = 3_600_000
@@ -32,20 +30,20 @@ class Rounds:
         self,
         store: Store,
         pool: Pool,
-        settings: Settings,
         replica: str,
         *,
-        examine: Callable[[Settings], Awaitable[Sequence[Finding]]] = diagnose,
+        examine: Callable[[], Awaitable[Sequence[Finding]]],
     ) -> None:
         self._store = store
         self._pool = pool
-        self._settings = settings
         self._replica = replica
         self._examine = examine
-        self._settled = False
+        self._busy_until = 0.0
 
     async def run(self, database: Database) -> None:
         """Make diagnoses for ever."""
+        # A botpool that has just started has better things to do, unless somebody asks.
+        self._busy_until = asyncio.get_running_loop().time() + _LOOK_SECONDS
         loop = Loop(
             self._look, poll_seconds=_LOOK_SECONDS, failed="can't examine this installation"
         )
@@ -53,9 +51,7 @@ class Rounds:
             await loop.run()
 
     async def _look(self) -> float:
-        # A botpool that has just started has better things to do, unless somebody asks.
-        only_asked, self._settled = not self._settled, True
-        await self.look(only_asked=only_asked)
+        await self.look(only_asked=asyncio.get_running_loop().time() < self._busy_until)
         return _LOOK_SECONDS
 
     async def look(self, *, only_asked: bool = False) -> bool:
@@ -66,6 +62,6 @@ class Rounds:
         ):
             return False
         async with asyncio.timeout(_LONGEST_SECONDS):
-            findings = await self._examine(self._settings)
+            findings = await self._examine()
         await self._pool.diagnoses.record(self._replica, findings)
         return True

@@ -122,8 +122,10 @@ class Servers:
             connection = await self.connect(statement_cache_size=0)
             try:
                 yield connection
-            finally:
-                await connection.close(timeout=_SECONDS)
+            except BaseException:
+                connection.terminate()  # a goodbye could take long, and hide what happened
+                raise
+            await connection.close(timeout=_SECONDS)
         except (*LOST, asyncpg.PostgresError, ValueError) as error:
             # Without asyncpg's error, which may show a part of the password.
             raise cannot_connect(self.address, error) from None

@@ -32,7 +32,7 @@ run: $(VENV)/run.stamp ## run botpool on its embedded default
 	@$(BIN)/botpool serve
 
 test: $(VENV)/dev.stamp lint ## check and test everything
-	$(BIN)/pytest -n 3 --dist loadfile -m "not cluster"
+	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder -m "not cluster"
 
 # Built once a machine (about ten minutes, and kept outside the checkout), with packages of Debian's that the
 # script names if they are missing.

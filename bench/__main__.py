@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench import api, coolify, core, engines, queue
+from bench import api, coolify, core, engines, pages, queue
 from bench.report import write_readme
 from botpool.logs import configure_logs
 from testbed.network import leave_machine_network
@@ -25,6 +25,7 @@ PARTS = {
     "engines": engines.run,
     "coolify": coolify.run,
     "api": api.run,
+    "pages": pages.run,
 }
 LONG = {"coolify-long": coolify.run_long}
 

@@ -76,7 +76,10 @@ class Server:
 
 
 @asynccontextmanager
-async def served(database: Database, settings: Settings) -> AsyncIterator[Server]:
+async def served(
+    database: Database, settings: Settings, *add: Callable[[FastAPI], None]
+) -> AsyncIterator[Server]:
+    """Serve the API, and what is to be added to it."""
     store = Store(database)
     pool = Pool(store, settings)
     await pool.queue.configure()
@@ -85,7 +88,10 @@ async def served(database: Database, settings: Settings) -> AsyncIterator[Server
     _, key = await keys.create("bench", Role.ADMIN)
     feed = Feed(store)
     listening = tcp_socket(socket.create_server(("127.0.0.1", 0), backlog=2048))
-    server = uvicorn.Server(server_config(create_app(store, pool, settings, keys, feed)))
+    app = create_app(store, pool, settings, keys, feed)
+    for each in add:
+        each(app)
+    server = uvicorn.Server(server_config(app))
     url = f"http://127.0.0.1:{listening.getsockname()[1]}"
     tasks = [
         asyncio.create_task(server.serve(sockets=[listening])),

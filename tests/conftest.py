@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 from contextlib import asynccontextmanager, contextmanager
 from itertools import count
 from pathlib import Path
@@ -40,6 +41,7 @@ _TEMPLATE = "botpool_template"
 _MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of its own is made there
 _PLENTY = 4 * 2**30
 _numbers = count(1)
+_SLOW = frozenset({"acceptance", "browser", "deploy", "engines"})
 
 
 def _named(dsn: str, name: str) -> str:
@@ -49,10 +51,14 @@ def _named(dsn: str, name: str) -> str:
 def pytest_configure() -> None:
     """Tests see nothing of the machine's network, nor does that see anything of them."""
     leave_machine_network()
+    # A shell that runs them in the background has told them to ignore it, and their children too.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what needs a real Kubernetes, by itself or as the engine that is tested."""
+    """Mark what needs a real Kubernetes, and begin with what waits for long."""
+    items.sort(key=lambda item: item.path.parent.name not in _SLOW)
     for item in items:
         callspec = getattr(item, "callspec", None)
         of_engine = callspec is not None and "kubernetes" in callspec.params.values()

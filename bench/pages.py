@@ -35,9 +35,9 @@ SECONDS = 10.0
 ROUNDS = 3
 
 TEXT = f"""A pool of {SLOTS} slots and {BOTS:,} bots, in which 50 things change a second for
-{SECONDS:.0f} s. {READERS} readers, in another process, follow it by the stream alone; then as an open
-Pool page does: by the stream, and by fetching the part of the page that can change as often as the
-page's script would. Processor time is the server's, without what the changes cost when nobody
+{SECONDS:.0f} s. {READERS} readers, in another process, follow it by the stream alone; then as
+an open Pool page does: by the stream, and by fetching the part of the page that can change as often
+as its script would. Processor time is the server's, without what the changes cost when nobody
 looks. The limit is what the streams cost."""
 
 # As the page's script does: after an event it fetches the page's part, then pauses for as long as

@@ -201,7 +201,9 @@ MUTANTS = (
     Mutant(
         7,
         "src/botpool/reconciler/deploy.py",
-        "    deployment_ref = await engine.start(container, environment, stopped=True)\n",
+        "    deployment_ref = await engine.start(\n"
+        "        container, environment, stopped=True, avoid_node=await _avoided_node(context, slot)\n"
+        "    )\n",
         "    async with context.store.installation._database.transaction() as connection:\n"
         "        await connection.execute('SELECT 1')\n"
         "        deployment_ref = await engine.start(container, environment, stopped=True)\n",
@@ -216,9 +218,9 @@ MUTANTS = (
         "tests/integration/test_compare.py",
         also=(
             "    observation = await context.engine(slot).observe(container)\n"
-            "    if observation.state not in _ENDED:",
+            "    if observation.state not in _ENDED or",
             "    observation = Observation(state=ContainerState.MISSING)\n"
-            "    if observation.state not in _ENDED:",
+            "    if observation.state not in _ENDED or",
         ),
     ),
     Mutant(

@@ -35,7 +35,9 @@ TOLD = {
 @pytest.fixture(scope="module")
 async def botpool(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Serve]:
     folder = tmp_path_factory.mktemp("clients")
-    async with served(folder, "--stop-bots", process_command="sleep 3600") as botpool:
+    async with served(
+        folder, "--stop-bots", process_command="sleep 3600", leave_grace_ms="1000"
+    ) as botpool:
         yield botpool
         assert await botpool.ends() == 0
 

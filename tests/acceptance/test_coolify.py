@@ -65,7 +65,10 @@ async def test_twenty_bots_run_on_two_servers_with_one_pull_each_and_again_witho
 
 async def test_the_output_of_a_running_bot_is_read_when_somebody_wants_it(folder: Path) -> None:
     rules = Rules(requests_per_minute=PLENTY, stop_seconds=1)
-    async with served_coolify(rules) as (coolify, settings), served(folder, **settings) as botpool:
+    async with (
+        served_coolify(rules) as (coolify, settings),
+        served(folder, **settings, pull_ahead="false") as botpool,
+    ):
         (made,) = await botpool.ask(stayMs=10_000)
         path = f"/api/v1/bots/{made['bot']['id']}/logs"
         while "IN_CALL" not in (await botpool.client.get(path)).json()["container"]:

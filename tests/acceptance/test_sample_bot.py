@@ -23,6 +23,7 @@ from botpool.states import BotStatus, FailureCause
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from fastapi import FastAPI
     from starlette.types import Message, Receive, Scope, Send
 
     from botpool.models.bots import Bot
@@ -45,8 +46,7 @@ class Office:
     def __init__(self, scene: Scene) -> None:
         self.scene = scene
         self.heartbeats: Counter[str] = Counter()
-        settings = Settings(heartbeat_interval_ms=10)
-        self._app = create_app(scene.store, scene.pool, settings, Keys(scene.store, settings))
+        self._app = self._new_app()
         self._news = asyncio.Condition()
         # Bound and not listening: it refuses connections, and no other program gets the port.
         self._socket = bound_to(0)
@@ -57,6 +57,7 @@ class Office:
     async def open(self) -> AsyncIterator[None]:
         if self._socket.fileno() < 0:
             self._socket = bound_to(self._port)
+            self._app = self._new_app()
         config = uvicorn.Config(self._hear, interface="asgi3", lifespan="off", log_config=None)
         server = uvicorn.Server(config)
         serving = asyncio.create_task(server.serve(sockets=[self._socket]))
@@ -64,8 +65,13 @@ class Office:
             yield
         finally:
             server.should_exit = True
+            self._app.state.orders.stop()
             await serving
             self._socket.close()
+
+    def _new_app(self) -> FastAPI:
+        store, settings = self.scene.store, Settings(heartbeat_interval_ms=10)
+        return create_app(store, self.scene.pool, settings, Keys(store, settings))
 
     async def heard(self, token: str, more: int) -> None:
         """Return once so many more heartbeats were answered."""

@@ -41,6 +41,7 @@ async def botpool(folder: Path) -> AsyncIterator[Serve]:
     async with served(
         folder,
         "--stop-bots",
+        leave_grace_ms="1000",
         process_command="sleep 3600",
         max_pool_size="2",
         rate_limit_per_second="100000",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from botpool.engines.base import ContainerState
-from botpool.reconciler import release
+from botpool.reconciler import proof
 from botpool.simulation.running import Run, server, simulate
 
 if TYPE_CHECKING:
@@ -36,6 +36,6 @@ def test_a_slot_that_is_freed_before_its_container_is_proved_stopped_is_found(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where containers are used again: elsewhere, one that runs is not removed."""
-    monkeypatch.setattr(release, "STOPPED", frozenset(ContainerState))
+    monkeypatch.setattr(proof, "STOPPED", frozenset(ContainerState))
     seeds = (simulate(url, Run(seed=seed, hours=0.25)) for seed in range(13, 33))
     assert any(outcome.broken is not None for outcome in seeds)

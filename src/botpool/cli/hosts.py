@@ -13,10 +13,10 @@ from botpool.cli.output import (
     Column,
     Styled,
     age,
+    host_cell,
     print_json,
     print_table,
     say,
-    status_cell,
 )
 from botpool.quantities import pulled
 
@@ -107,7 +107,7 @@ def _row(host: Json) -> tuple[str | Styled, ...]:
     return (
         host["engine"],
         host["host"],
-        Styled("drained", "yellow") if host["drainedAt"] else status_cell(host["status"]),
+        host_cell(host),
         str(host["slots"]),
         str(host["running"]),
         "any" if host["room"] is None else str(host["room"]),

@@ -63,7 +63,7 @@ STYLES = {
     **dict.fromkeys(("busy", "IN_CALL"), "bold green"),
     **dict.fromkeys(("deploying", "DEPLOYING", "JOINING_CALL", "IN_WAITING_ROOM"), "cyan"),
     **dict.fromkeys(("releasing", "LEAVING", "QUEUED", "PENDING", "open", "pulling"), "yellow"),
-    **dict.fromkeys(("error", "FATAL", "unhealthy", "given_up", "failed"), "bold red"),
+    **dict.fromkeys(("error", "FATAL", "unhealthy", "away", "given_up", "failed"), "bold red"),
     "CANCELLED": "dim",
 }
 """How statuses look on a terminal."""
@@ -212,6 +212,13 @@ def without_control(text: str) -> str:
 def status_cell(status: str | None) -> Styled:
     """A status in its colour."""
     return Styled(status or "", STYLES.get(status or "", ""))
+
+
+def host_cell(host: dict[str, Any]) -> Styled:
+    """What keeps new bots off a host, or that it is healthy."""
+    if host["drainedAt"]:
+        return Styled("drained", "yellow")
+    return status_cell(host["status"] if host["open"] else "away")
 
 
 def time_of(text: str | None) -> datetime | None:

@@ -18,6 +18,7 @@ from botpool.cli.output import (
     Styled,
     age,
     clock,
+    host_cell,
     on_terminal,
     plain,
     print_json,
@@ -176,7 +177,7 @@ def _host_row(host: Json) -> Row:
     return (
         host["host"],
         host["engine"],
-        Styled("drained", "yellow") if host["drainedAt"] else status_cell(host["status"]),
+        host_cell(host),
         str(host["slots"]),
         str(host["running"]),
         "any" if host["room"] is None else str(host["room"]),

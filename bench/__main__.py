@@ -1,7 +1,7 @@
 """Measure everything, print it, and write bench/README.md. Exit code 1 if a ratio is missed.
 
-`python -m bench core engines` measures these parts only, and writes nothing. `coolify-long` takes
-more than ten minutes, and is measured only if it is named.
+`python -m bench core engines` measures these parts only, and writes nothing. Only if they are
+named: `coolify-long`, which takes more than ten minutes, and `kubernetes`, which needs a real one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench import api, coolify, core, engines, pages, queue
+from bench import api, coolify, core, engines, kubernetes, pages, queue
 from bench.report import write_readme
 from botpool.logs import configure_logs
 from testbed.network import leave_machine_network
@@ -27,7 +27,7 @@ PARTS = {
     "api": api.run,
     "pages": pages.run,
 }
-LONG = {"coolify-long": coolify.run_long}
+NAMED = {"coolify-long": coolify.run_long, "kubernetes": kubernetes.run}
 
 
 async def main() -> int:
@@ -38,7 +38,7 @@ async def main() -> int:
         with tempfile.TemporaryDirectory(prefix="bench-") as folder:
             parts = [
                 await run(Path(folder), lambda text: console.print(f"… {text}"))
-                for name, run in (PARTS | LONG).items()
+                for name, run in (PARTS | NAMED).items()
                 if name in (sys.argv[1:] or PARTS)
             ]
     for part in parts:

@@ -16,6 +16,7 @@ import uvicorn
 from bench.report import Measure, Part
 from botpool.access.keys import Keys
 from botpool.api import create_app
+from botpool.engines.base import STOPPED
 from botpool.engines.docker.engine import DockerEngine
 from botpool.engines.simulated import SimulatedEngine
 from botpool.models.assignments import Ending
@@ -154,37 +155,47 @@ async def pool_at_work(
 
 
 @asynccontextmanager
-async def docker_site(database: Database, daemon: Daemon, image: str) -> AsyncIterator[Site]:
-    listening = socket.create_server(("127.0.0.1", 0))
-    url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-    settings = Settings(
-        engine="docker",
-        docker_network="host",
-        image_zoom=image,
-        public_url=url,
-        stop_grace_ms=1000,
-        max_pool_size=100,
-    )
+async def served_site(
+    database: Database, engine: Engine, settings: Settings, listening: socket.socket
+) -> AsyncIterator[Site]:
+    """A site on this engine, whose containers reach it at the socket; they end with it."""
     store = Store(database)
-    engine = DockerEngine(
-        {"a": daemon.address},
-        installation=await store.installation.name(),
-        options=settings.docker_options,
-    )
     async with pool_at_work(database, store, engine, settings) as pool:
         arrivals = Arrivals(create_app(store, pool, settings, Keys(store, settings)))
         config = uvicorn.Config(arrivals, interface="asgi3", lifespan="off", log_config=None)
         server = uvicorn.Server(config)
         task = asyncio.create_task(server.serve(sockets=[listening]))
         try:
-            yield Site(store, pool, arrivals, url)
+            yield Site(store, pool, arrivals, settings.runtime_url)
         finally:
             server.should_exit = True
             await task
     for found in await engine.list("a"):
         await engine.stop(found.container, 0)
+        while (await engine.observe(found.container)).state not in STOPPED:
+            await asyncio.sleep(0.05)
         await engine.remove(found.container)
     await engine.close()
+
+
+@asynccontextmanager
+async def docker_site(database: Database, daemon: Daemon, image: str) -> AsyncIterator[Site]:
+    listening = socket.create_server(("127.0.0.1", 0))
+    settings = Settings(
+        engine="docker",
+        docker_network="host",
+        image_zoom=image,
+        public_url=f"http://127.0.0.1:{listening.getsockname()[1]}",
+        stop_grace_ms=1000,
+        max_pool_size=100,
+    )
+    engine = DockerEngine(
+        {"a": daemon.address},
+        installation=await Store(database).installation.name(),
+        options=settings.docker_options,
+    )
+    async with served_site(database, engine, settings, listening) as site:
+        yield site
 
 
 class Bare:

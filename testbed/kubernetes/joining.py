@@ -87,13 +87,19 @@ class Cluster:
     @asynccontextmanager
     async def shared(self) -> AsyncIterator[None]:
         """Meanwhile nobody is `alone`."""
-        async with _lock(self._locks / "turns", fcntl.LOCK_SH):
+        async with AsyncExitStack() as stack:
+            # Whoever wants to be alone is next: nobody comes in before.
+            async with _lock(self._locks / "door", fcntl.LOCK_EX):
+                await stack.enter_async_context(_lock(self._locks / "turns", fcntl.LOCK_SH))
             yield
 
     @asynccontextmanager
     async def alone(self) -> AsyncIterator[None]:
         """Meanwhile no other test uses the cluster: for those that take parts of it away."""
-        async with _lock(self._locks / "turns", fcntl.LOCK_EX):
+        async with (
+            _lock(self._locks / "door", fcntl.LOCK_EX),
+            _lock(self._locks / "turns", fcntl.LOCK_EX),
+        ):
             yield
 
     # Parts that come and go
@@ -200,11 +206,9 @@ class Cluster:
             yield name
         finally:
             for pod in (await self.api.get(f"/api/v1/namespaces/{name}/pods")).json()["items"]:
-                await self.api.patch(
-                    f"/api/v1/namespaces/{name}/pods/{pod['metadata']['name']}",
-                    json={"metadata": {"finalizers": None}},
-                    headers={"Content-Type": "application/merge-patch+json"},
-                )
+                path = f"/api/v1/namespaces/{name}/pods/{pod['metadata']['name']}"
+                with suppress(RuntimeError):  # it may be gone by now
+                    await self.change(path, {"metadata": {"finalizers": None}})
             await self.api.delete(f"/api/v1/namespaces/{name}")
 
     async def _account(self, namespace: str) -> None:
@@ -235,6 +239,23 @@ class Cluster:
         path = self.folder / f"{namespace}.kubeconfig"
         path.write_text(json.dumps(config))
         return path
+
+    async def change(self, path: str, body: Mapping[str, Any]) -> None:
+        """Merge this into an object. Raises unless it was changed."""
+        kind = {"Content-Type": "application/merge-patch+json"}
+        answer = await self.api.patch(path, json=body, headers=kind)
+        if answer.is_error:
+            raise RuntimeError(f"{path}: {answer.status_code} {answer.text}")
+
+    @asynccontextmanager
+    async def closed(self, node: str) -> AsyncIterator[None]:
+        """Meanwhile no new pod is put onto a node."""
+        path = f"/api/v1/nodes/{node}"
+        await self.change(path, {"spec": {"unschedulable": True}})
+        try:
+            yield
+        finally:
+            await self.change(path, {"spec": {"unschedulable": None}})
 
     async def ready(self, node: str) -> None:
         """Wait until a node takes pods."""

@@ -7,7 +7,6 @@ import os
 import random
 import socket
 import sys
-from collections import Counter
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,6 @@ import httpx
 import psutil
 import pytest
 from aiodocker import DockerError
-from aiohttp import web
 
 from botpool.models.bots import BotPage
 from botpool.states import BOT_ENDED, SlotStatus
@@ -25,10 +23,11 @@ from botpool.store import Store, connect
 from botpool.store.invariants import broken_invariants
 from testbed.docker import busybox_image, load
 from tests.support.docker_scene import web_server
+from tests.support.meeting import BOT, Meeting
 from tests.support.server import BOTS, MEET, served
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator
 
     from botpool.models.bots import Bot
     from botpool.models.slots import Slot
@@ -38,108 +37,6 @@ if TYPE_CHECKING:
 _BEING_REMOVED = frozenset({"removing", "dead"})
 BOUND_SECONDS = 60
 """How long after a fault every bot may take to end, and every slot to be idle."""
-
-_BOT = r"""#!/bin/sh
-# A bot: it claims, goes into the meeting, and stays until that is over. What it asks of botpool it
-# asks until there is an answer. Asked to end, it ends without a word.
-go() { wget -q -O - "MEETING/$1" & wait $!; }
-ask() {
-  until answer=$(wget -q -O - --header "Authorization: Bearer $BOTPOOL_SLOT_TOKEN" \
-    --header 'Content-Type: application/json' --post-data "$2" \
-    "$BOTPOOL_URL/api/v1/runtime/$1" 2>&1)
-  do
-    case "$answer" in *"HTTP/1.1 4"*) echo "over"; exit 0 ;; esac
-    sleep 0.2
-  done
-}
-say() { ask status "{\"lease\":$lease,\"status\":\"$1\"}"; echo "$1"; }
-field() { rest=${answer#*\"$1\":}; echo "${rest%%[,\}]*}"; }
-heartbeats() { while :; do ask heartbeat "{\"lease\":$lease}"; sleep 0.5; done; }
-trap 'exit 143' TERM
-go "started/$POOL_SLOT_UUID"
-ask claim '{}'
-bot=$(field botId) lease=$(field lease) orders=$answer
-echo "bot $bot, lease $lease"
-case "$orders" in *'"do":"ignore SIGTERM"'*) trap '' TERM ;; esac
-heartbeats &
-go "join/$bot/$lease"
-say IN_CALL
-case "$orders" in
-  *'"do":"fill /dev/shm"'*) cat /dev/zero > /dev/shm/recording || exit 1 ;;
-  *'"do":"fill its disk"'*) cat /dev/zero > /recording || exit 1 ;;
-esac
-go "stay/$bot/$lease"
-say DONE
-# Nothing else ends it, if Docker was restarted in the midst of its start and knows nothing of it.
-sleep 10 & wait $!
-"""
-
-
-class Meeting:
-    """Where bots in containers go, over HTTP, and what it has seen of them.
-
-    No bot gets in while the `lobby` is closed, and all stay until it is `over`.
-    """
-
-    def __init__(self) -> None:
-        self.lobby, self.over = asyncio.Event(), asyncio.Event()
-        self.lobby.set()
-        self.over.set()
-        self.starts: Counter[str] = Counter()
-        """How often each container was started."""
-        self.arrived: Counter[int] = Counter()
-        self.joined: Counter[int] = Counter()
-        """How often each bot came, and how often it was let in."""
-        self.present: Counter[int] = Counter()
-        self.twice: set[int] = set()
-        """The bots that were there twice at a time."""
-        self._news = asyncio.Condition()
-
-    def app(self) -> web.Application:
-        app = web.Application()
-        app.router.add_get("/started/{container}", self._started)
-        app.router.add_get("/join/{bot}/{lease}", self._join)
-        app.router.add_get("/stay/{bot}/{lease}", self._stay)
-        return app
-
-    async def until(self, seen: Callable[[], bool]) -> None:
-        async with self._news:
-            await self._news.wait_for(seen)
-
-    async def until_joined(self, bots: int) -> None:
-        """Wait until so many have been let in, each counted once."""
-        await self.until(lambda: len(self.joined) >= bots)
-
-    async def _tell(self) -> None:
-        async with self._news:
-            self._news.notify_all()
-
-    async def _started(self, request: web.Request) -> web.Response:
-        self.starts[request.match_info["container"]] += 1
-        await self._tell()
-        return web.Response()
-
-    async def _join(self, request: web.Request) -> web.Response:
-        bot = int(request.match_info["bot"])
-        self.arrived[bot] += 1
-        await self._tell()
-        await self.lobby.wait()
-        self.joined[bot] += 1
-        await self._tell()
-        return web.Response()
-
-    async def _stay(self, request: web.Request) -> web.Response:
-        bot = int(request.match_info["bot"])
-        self.present[bot] += 1
-        if self.present[bot] > 1:
-            self.twice.add(bot)
-        try:
-            await self._tell()
-            await self.over.wait()
-        finally:
-            # A bot that hangs up is not there any more.
-            self.present[bot] -= 1
-        return web.Response()
 
 
 @dataclass(frozen=True)
@@ -282,7 +179,7 @@ async def ground(docker: Daemon, folder: Path, **settings: str) -> AsyncIterator
     app = meeting.app()
     async with web_server(app, handler_cancellation=True, shutdown_timeout=1) as address:
         image = f"botpool-test/meeting:{address.rpartition(':')[2]}"
-        script = _BOT.replace("MEETING", address)
+        script = BOT.replace("MEETING", address)
         await load(docker, busybox_image(folder / "image.tar", image, script=script))
         port = free_port()
         url = f"http://127.0.0.1:{port}"

@@ -93,12 +93,14 @@ async def until_over(daemon: Daemon, name: str) -> None:
 
 
 @asynccontextmanager
-async def web_server(app: web.Application, **options: Any) -> AsyncIterator[str]:
+async def web_server(
+    app: web.Application, *, host: str = "127.0.0.1", **options: Any
+) -> AsyncIterator[str]:
     """The address at which the app answers."""
     runner = web.AppRunner(app, **options)
     await runner.setup()
     try:
-        site = web.TCPSite(runner, "127.0.0.1", 0)
+        site = web.TCPSite(runner, host, 0)
         await site.start()
         yield "http://{}:{}".format(*runner.addresses[0])
     finally:

@@ -464,6 +464,8 @@ class Parts:
             "nodeStatusUpdateFrequency": "2s",
             "nodeLeaseDurationSeconds": 10,
             "evictionHard": {"memory.available": "100Mi"},
+            # A pod that writes too much is evicted while a test looks on.
+            "volumeStatsAggPeriod": "5s",
         }
         (folder / "kubelet.json").write_text(json.dumps(kubelet))
         unlimited = {

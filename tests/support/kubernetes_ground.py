@@ -22,7 +22,7 @@ from tests.support.meeting import BOT, Meeting
 from tests.support.server import BOTS, MEET, served
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
+    from collections.abc import AsyncIterator, Callable, Collection, Mapping
     from pathlib import Path
 
     from botpool.models.bots import Bot
@@ -103,14 +103,18 @@ class Ground:
         answer = await self.cluster.api.get(self.path("secrets", slot.container_ref or ""))
         return base64.b64decode(answer.json()["data"]["BOTPOOL_SLOT_TOKEN"]).decode()
 
-    async def at_rest(self) -> None:
-        """Wait until every slot is idle and nothing else is left: no pod, no Secret, no process."""
+    async def at_rest(self, *, but: Collection[str] = ()) -> None:
+        """Wait until every slot is idle and nothing else is left: no pod, no Secret, no process.
+
+        The containers in `but` are not waited for.
+        """
         while True:
-            slots = await self.store.slots.all()
+            slots = [each for each in await self.store.slots.all() if each.container_ref not in but]
+            left = {*await self.objects(), *await self.objects("secrets")} - {*but}
             if (
                 all(slot.status is SlotStatus.IDLE for slot in slots)
-                and not await self.objects()
-                and {*await self.objects("secrets")} == {slot.container_ref for slot in slots}
+                and {*await self.objects()} <= {*but}
+                and left == {slot.container_ref for slot in slots}
             ):
                 break
             await asyncio.sleep(PATIENCE)
@@ -122,9 +126,10 @@ def processes(*containers: str) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):
-            if process.environ().get("POOL_SLOT_UUID") in containers:
+            of_ours = process.environ().get("POOL_SLOT_UUID") in containers
+            if of_ours and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
-    return [process for process in found if process.status() != psutil.STATUS_ZOMBIE]
+    return found
 
 
 @asynccontextmanager

@@ -73,8 +73,13 @@ def engine_on(
 
 
 def settings_of(image: str, **more: Any) -> Settings:
-    usual = {"engine": "kubernetes", "image_zoom": image, "stop_grace_ms": STOP_GRACE_MS}
-    return Settings(**usual, pull_ahead=False, **more)
+    return Settings(
+        engine="kubernetes",
+        image_zoom=image,
+        stop_grace_ms=STOP_GRACE_MS,
+        pull_ahead=False,
+        **more,
+    )
 
 
 # Warm starts
@@ -192,7 +197,11 @@ class OnlyObjects:
         if kind in statuses[0]["state"]:
             return
         bot = {
-            "name": "bot", "image": "none", "imageID": "none", "restartCount": 0, "ready": True,
+            "name": "bot",
+            "image": "none",
+            "imageID": "none",
+            "restartCount": 0,
+            "ready": True,
             "state": state,
         }
         with suppress(RuntimeError):  # it is gone by now

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from testbed.docker import busybox_image
+from testbed.docker import BOT, busybox_image
 from testbed.docker import need as need_programs
 from testbed.kubernetes import need
 from testbed.kubernetes.joining import BUILD
@@ -64,7 +64,7 @@ assert not left, left
 
 USER = """
 import asyncio, pathlib, sys
-from testbed.docker import busybox_image
+from testbed.docker import BOT, busybox_image
 from testbed.kubernetes import joined
 from testbed.network import leave_machine_network
 from tests.engines.test_cluster import running_pod
@@ -117,7 +117,9 @@ async def test_a_cluster_leaves_the_machine_as_it_is_however_its_user_ends(
 async def test_each_node_fetches_an_image_once_however_many_pods_use_it(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    image = await cluster.push(busybox_image(tmp_path / "a.tar", "once:1", padding=10**6), "once:1")
+    # A layer that another image has, too, may be on a node.
+    made = busybox_image(tmp_path / "a.tar", "once:1", script=f"{BOT}# once\n", padding=10**6)
+    image = await cluster.push(made, "once:1")
     async with cluster.namespace() as namespace:
         for node in ("n1", "n1", "n2"):
             async with running_pod(cluster, namespace, image, nodeName=node):

@@ -256,7 +256,9 @@ async def test_whatever_happens_to_a_pod_is_told_in_words_that_a_person_understa
         new_database(server) as one,
         new_database(server) as other,
         ground(
-            *(cluster, tmp_path / "one", one),
+            cluster,
+            tmp_path / "one",
+            one,
             templates={"google-meet": LIMITED},
             image_zoom=f"{cluster.registry}/none:1",
             image_microsoft_teams="No Image",
@@ -266,7 +268,9 @@ async def test_whatever_happens_to_a_pod_is_told_in_words_that_a_person_understa
         seats(cluster, 1),
         priority(cluster) as above,
         ground(
-            *(cluster, tmp_path / "other", other),
+            cluster,
+            tmp_path / "other",
+            other,
             templates={"google-meet": seated(1), "zoom": seated(5), "microsoft-teams": seated(50)},
             image_zoom=f"{cluster.registry}/none:1",
             image_microsoft_teams=f"{cluster.registry}/none:1",

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from botpool.states import BotStatus, FailureCause, Platform, SlotStatus
-from testbed.docker import busybox_image
+from testbed.docker import BOT, busybox_image
 from tests.support import kubernetes_ground
 from tests.support.kubernetes_ground import processes
 from tests.support.kubernetes_site import ground
@@ -28,7 +28,9 @@ PARTS = 3
 async def test_an_image_is_fetched_once_a_node_however_many_bots_need_it(
     database_url: str, tmp_path: Path, cluster: Cluster
 ) -> None:
-    made = busybox_image(tmp_path / "fresh.tar", "fresh:1", padding=2**22)
+    # A layer that another image has, too, may be on a node.
+    script = f"{BOT}# fresh\n"
+    made = busybox_image(tmp_path / "fresh.tar", "fresh:1", script=script, padding=2**22)
     image = await cluster.push(made, "fresh:1")
     fetched = []
     async with ground(

@@ -38,9 +38,9 @@ class Watch(httpx.AsyncByteStream):
         self._over = over
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
+        yield b""
         await self._over.wait()
         raise httpx.ReadError("cut")
-        yield b""
 
 
 class Server:

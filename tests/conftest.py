@@ -51,9 +51,13 @@ def _named(dsn: str, name: str) -> str:
 def pytest_configure() -> None:
     """Tests see nothing of the machine's network, nor does that see anything of them."""
     leave_machine_network()
-    # A shell that runs them in the background has told them to ignore it, and their children too.
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    # A shell that runs them in the background has told them and their children to ignore these.
+    for number, usual in (
+        (signal.SIGINT, signal.default_int_handler),
+        (signal.SIGQUIT, signal.SIG_DFL),
+    ):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, usual)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

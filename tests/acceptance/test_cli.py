@@ -57,6 +57,8 @@ async def test_status_shows_what_runs_and_recover_says_what_is_missing(
     settings = {"database_url": database_url, "data_dir": str(tmp_path)}
     async with connect(database_url) as database:
         replicas = Store(database).replicas
+        # A replica that is not seen for seconds is gone, and commands may take as long.
+        await Store(database).installation.use_virtual_clock()
         await replicas.seen("there/1/a", ReplicaRole.API, "1.2", "there")
         _, output, _ = await botpool("status", "--json", **settings)
         (replica,) = json.loads(output)["replicas"]

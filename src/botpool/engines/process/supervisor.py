@@ -36,7 +36,8 @@ from typing import Any
 
 _SET_CHILD_SUBREAPER = 36  # in <linux/prctl.h>
 _ASKS_TO_END = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
-_IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
+# Python ignores some, and so may whoever started botpool in the background.
+_AS_USUAL = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
 # A shell finds the program, runs a file that names no interpreter, and has codes for failures.
 _RUN = ("/bin/sh", "-c", 'exec "$@"', "botpool")
 _FAILED = 126
@@ -180,7 +181,7 @@ def _start(told: dict[str, Any]) -> int | None:
             [*_RUN, *told["command"]],
             told["environment"],
             setpgroup=0,
-            setsigdef=[*_ASKS_TO_END, *_IGNORED_BY_PYTHON],
+            setsigdef=_AS_USUAL,
         )
     except OSError as error:
         print(f"botpool: {error}", file=sys.stderr, flush=True)

@@ -39,7 +39,7 @@ test: $(VENV)/dev.stamp lint ## check and test everything
 clustertest: $(VENV)/dev.stamp ## test on a real Kubernetes, which is built first
 	tests/helm/install
 	testbed/kubernetes/build >/dev/null
-	$(BIN)/pytest -m cluster
+	$(BIN)/pytest -n 3 --dist loadfile -m cluster
 
 lint: $(VENV)/dev.stamp ## format, style, types, import rules
 	$(BIN)/ruff format --check .

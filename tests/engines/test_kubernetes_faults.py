@@ -77,11 +77,16 @@ async def evict(here: Ground, slot: Slot) -> None:
 
 async def drain(here: Ground, slot: Slot) -> None:
     pod = (await here.objects())[slot.container_ref or ""]
-    chosen = f"botpool/slot-id={slot.id},botpool/installation"
+    labels = pod["metadata"]["labels"]
+    chosen = ",".join(
+        f"{name}={labels[name]}" for name in ("botpool/installation", "botpool/slot-id")
+    )
     options = ("--force", "--delete-emptydir-data", f"--pod-selector={chosen}")
     node = pod["spec"]["nodeName"]
-    await run("kubectl", "drain", node, *options, cluster=here.cluster)
-    await run("kubectl", "uncordon", node, cluster=here.cluster)
+    try:
+        await run("kubectl", "drain", node, *options, cluster=here.cluster)
+    finally:
+        await run("kubectl", "uncordon", node, cluster=here.cluster)
 
 
 async def nothing(_here: Ground, _slot: Slot) -> None:

@@ -8,11 +8,10 @@ import time
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
-from bench.api import served
+from bench.api import new_bot, served
 from bench.report import Measure, Part
 from botpool.dashboard import add_dashboard
 from botpool.models.assignments import Ending
-from botpool.models.bots import NewBot
 from botpool.settings import Settings
 from botpool.states import BotStatus, Platform
 from botpool.store import connect, migrate
@@ -93,14 +92,7 @@ asyncio.run(main())
 
 async def live(server: Server) -> None:
     """One bot's life."""
-    created = await server.pool.creation.create_bot(
-        NewBot(
-            platform=Platform.ZOOM,
-            meeting_url="https://zoom.us/j/1234567890",
-            bot_display_name="Notes",
-            queue_timeout_ms=300_000,
-        )
-    )
+    created = await server.pool.creation.create_bot(new_bot())
     slot = await server.store.slots.of_bot(created.bot.id)
     if slot is None:
         raise RuntimeError("there was no slot")
@@ -142,7 +134,7 @@ async def run(folder: Path, say: Callable[[str], None]) -> Part:
         await migrate(database)
         settings = Settings(max_pool_size=SLOTS, rate_limit_per_second=1_000_000)
         server = await stack.enter_async_context(served(database, settings, add_dashboard))
-        await crowd(database, Platform.ZOOM, slots=SLOTS, bots=BOTS)
+        await crowd(database, Platform.GOOGLE_MEET, slots=SLOTS, bots=BOTS)
         await database.execute("UPDATE bot_pool_slots SET host = 'here'")
         pages, streams = [], []
         for _ in range(ROUNDS):

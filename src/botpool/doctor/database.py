@@ -61,16 +61,13 @@ async def examine_database(
         else:
             check.problem(why, _ELSEWHERE)
     embedded = settings.database_url is None
+    starts = embedded and opened is None
     advice = _LOOK if embedded else _REACH
     async with report.check("database", advice, seconds=_SECONDS) as check:
-        if opened is None and embedded and not usable:
+        if starts and not usable:
             check.not_checked("The embedded PostgreSQL needs the data folder")
             return None
-        if (
-            opened is None
-            and embedded
-            and not (settings.data_dir / "postgres" / "PG_VERSION").exists()
-        ):
+        if starts and not (settings.data_dir / "postgres" / "PG_VERSION").exists():
             check.ok("An embedded PostgreSQL; botpool creates it when it first starts")
             return Known(slots=(), used=frozenset())
         try:

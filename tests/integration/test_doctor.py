@@ -31,6 +31,7 @@ from botpool.store.postgres.embedded import embedded_postgres
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
+    from botpool.store import Database
     from tests.support.scene import Scene
 
 NOWHERE = "postgresql://me:hunter22@127.0.0.1:1/pool"
@@ -105,6 +106,13 @@ async def test_a_database_on_which_no_worker_or_no_api_runs_is_a_warning(
     assert finding.result is result
     assert finding.found.startswith(found)
     assert mend in finding.mend
+
+
+async def test_a_database_that_is_open_is_used_and_none_is_opened(
+    tmp_path: Path, database: Database
+) -> None:
+    settings = settings_in(tmp_path, database_url=NOWHERE)
+    assert only(await diagnose(settings, database=database), "database").result is Result.OK
 
 
 async def test_a_database_that_is_not_there_is_a_problem_and_its_schema_is_left_out(

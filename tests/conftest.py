@@ -29,6 +29,7 @@ from botpool.store.postgres.embedded import embedded_postgres
 from testbed.kubernetes import joined
 from testbed.network import leave_machine_network
 from tests.support.scene import Scene
+from tests.support.stalled import Stalled, end_run
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Generator, Iterator
@@ -40,6 +41,7 @@ NO_SKIP = "BOTPOOL_TEST_NO_SKIP" in os.environ
 _TEMPLATE = "botpool_template"
 _MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of its own is made there
 _PLENTY = 4 * 2**30
+_PATIENCE = 900.0  # longer than the time limit of a test
 _numbers = count(1)
 _SLOW = frozenset({"acceptance", "browser", "deploy", "engines"})
 
@@ -48,9 +50,11 @@ def _named(dsn: str, name: str) -> str:
     return urlunsplit(urlsplit(dsn)._replace(path=f"/{name}"))
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Tests see nothing of the machine's network, nor does that see anything of them."""
     leave_machine_network()
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Stalled(_PATIENCE, end_run))
     # A shell that runs them in the background has told them and their children to ignore these.
     for number, usual in (
         (signal.SIGINT, signal.default_int_handler),

@@ -242,7 +242,7 @@ async def test_who_waits_past_its_deadline_ends_with_the_cause(scene: Scene) -> 
     (expired,) = await scene.pool.queue.expire()
     bot = await scene.store.bots.get(short.bot.id)
     assert (bot.status, bot.failure_cause) == (BotStatus.FATAL, FailureCause.QUEUE_TIMEOUT)
-    assert bot.failure_reason == "no slot became free within 1000 ms"
+    assert bot.failure_reason == "no slot became free within 1 s"
     assert bot.ended_at == expired.at
     assert expired.details["failureCause"] == "queue_timeout"
     place = await scene.store.queue.place(long.bot.id)

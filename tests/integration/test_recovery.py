@@ -319,7 +319,7 @@ async def test_a_bot_that_waits_in_vain_after_a_failed_launch_tells_of_both(
         await works.pass_time(minutes=1)
         await works.pool.queue.expire()
         assert (await works.store.bots.get(bot.id)).failure_reason == (
-            "no slot became free within 60000 ms; it was launched before: no such device"
+            "no slot became free within 60 s; it was launched before: no such device"
         )
 
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 LEFT, RIGHT, TOP, BOTTOM = 44.0, 600.0, 10.0, 200.0
 _TICKS = 4
 _LABELS = 6
+_SHORT = 3.0
 _LONG_DAYS = 2
 _STEPS = (1, 2, 3, 5, 10)
 
@@ -89,7 +90,8 @@ def _line(points: Sequence[tuple[float, float]]) -> Line:
     # One value alone is a short line: a point would not be seen.
     if len(points) == 1:
         (left, up) = points[0]
-        points = [(left, up), (min(RIGHT, left + 3), up)]
+        left = min(left, RIGHT - _SHORT)
+        points = [(left, up), (left + _SHORT, up)]
     text = " ".join(f"{left:.1f},{up:.1f}" for left, up in points)
     return Line(text, f"{points[0][0]:.1f},{BOTTOM} {text} {points[-1][0]:.1f},{BOTTOM}")
 

@@ -32,8 +32,8 @@ _LONGER_BECAUSE = {
     Phase.IN_CALL: "it waited to be let in",
 }
 _NOW = {
-    Phase.QUEUED: "waits for a slot",
-    Phase.PULLED: "waits for the image",
+    Phase.QUEUED: "it waits for a slot",
+    Phase.PULLED: "it waits for the image",
     Phase.CREATED: "its container is made",
     Phase.STARTED: "its container starts",
     Phase.CLAIMED: "it comes up",

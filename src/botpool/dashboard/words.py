@@ -81,7 +81,7 @@ ROLES = {
 
 _WAITS = {
     Wait.SLOT: "Waits for a slot",
-    Wait.PAUSED: "Waits until launches go on: they are paused",
+    Wait.PAUSED: "Waits: launches are paused",
     Wait.ROOM: "Waits for room on a host",
     Wait.WORKER: "Waits for a worker",
     Wait.IMAGE: "Waits for the image",
@@ -191,7 +191,8 @@ def of_event(event: Event) -> str:
     if event.type == "bot.status_changed":
         return STEPS[BotStatus(data["status"])]
     if "slotName" in data and data["slotName"] is not None:
-        return f"{data['slotName']} is {data['status'] or 'deleted'}"
+        status = "in error" if data["status"] == SlotStatus.ERROR else data["status"]
+        return f"{data['slotName']} is {status or 'deleted'}"
     return str(data["reason"])
 
 

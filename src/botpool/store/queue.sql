@@ -25,7 +25,7 @@ bot AS (
             WHEN is_paused(b.platform)
                 THEN 'launches of ' || b.platform || ' are paused, for longer than it waits: '
             ELSE 'no slot became free within '
-        END || queue_timeout_ms || ' ms' || coalesce((
+        END || trim_scale(queue_timeout_ms / 1000.0) || ' s' || coalesce((
             SELECT '; it was launched before: ' || t.reason FROM transitions t
             WHERE t.bot_id = b.id AND launch_attempts > 0
                 AND t.machine = 'bot' AND t.to_status = 'QUEUED'

@@ -55,13 +55,20 @@ def pytest_configure(config: pytest.Config) -> None:
     leave_machine_network()
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Stalled(_PATIENCE, end_run))
-    # A shell that runs them in the background has told them and their children to ignore these.
-    for number, usual in (
-        (signal.SIGINT, signal.default_int_handler),
-        (signal.SIGQUIT, signal.SIG_DFL),
-    ):
+    _hear_signals()
+
+
+def _hear_signals() -> None:
+    """Undo what started the tests: in the background, a shell has them ignore some signals.
+
+    Others block some. Either would hold for all that the tests start, and for their time limit.
+    """
+    for number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGALRM, signal.SIGTERM):
         if signal.getsignal(number) is signal.SIG_IGN:
-            signal.signal(number, usual)
+            signal.signal(number, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -62,7 +62,6 @@ async def following(
         },
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     try:
         yield process
@@ -227,7 +226,6 @@ async def on_terminal(
         stdin=asyncio.subprocess.DEVNULL,
         stdout=theirs,
         stderr=theirs,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     os.close(theirs)
     shown, ends_with = "", 0

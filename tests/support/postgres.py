@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-import signal
 import socket
 import tempfile
 from contextlib import asynccontextmanager, contextmanager
@@ -21,6 +20,7 @@ from botpool.store.postgres.embedded import embedded_postgres, postgres_programs
 from tests.support.command import run
 
 if TYPE_CHECKING:
+    import signal
     from collections.abc import AsyncIterator, Iterator
 
 
@@ -109,7 +109,7 @@ async def pooler(folder: Path, server: str, **settings: str) -> AsyncIterator[st
             assert said, "it ended"
         yield f"postgresql://postgres:hunter22@127.0.0.1:{port}/botpool"
     finally:
-        process.send_signal(signal.SIGQUIT)
+        process.kill()
         await process.communicate()
 
 

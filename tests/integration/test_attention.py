@@ -63,8 +63,12 @@ async def test_a_host_that_gets_no_work_is_told_with_why(scene: Scene) -> None:
         await scene.store.hosts.note_failure(failure, most=2, within_ms=1000, probe_in_ms=1000)
     need = (await needs(scene))[NeedKind.HOST_UNHEALTHY]
     assert need.sentence == "here gets no new bots: disk full"
+    assert need.action is not None
+    assert need.action.path == "/api/v1/hosts/process/here/drain"
     await scene.pool.hosts.drain("process", "here")
-    assert NeedKind.HOST_DRAINED in await needs(scene)
+    found = await needs(scene)
+    assert NeedKind.HOST_DRAINED in found
+    assert found[NeedKind.HOST_UNHEALTHY].action is None
     await scene.pool.hosts.report("process", [HostReport(host="b", capacity=None, open=False)])
     assert (await needs(scene))[NeedKind.HOST_CLOSED].host == "b"
 

@@ -84,6 +84,7 @@ _NO_WORKER = Need(
 def _host(row: asyncpg.Record) -> Iterator[Need]:
     engine, host = row["engine"], row["host"]
     path = f"/api/v1/hosts/{quote(engine, safe='')}/{quote(host, safe='')}"
+    drained = row["drained_at"] is not None
     if row["unhealthy_since"] is not None:
         yield Need(
             kind=NeedKind.HOST_UNHEALTHY,
@@ -93,7 +94,9 @@ def _host(row: asyncpg.Record) -> Iterator[Need]:
             error=row["reason"],
             engine=engine,
             host=host,
-            action=NeedAction(label="Drain it", method="POST", path=f"{path}/drain"),
+            action=None
+            if drained
+            else NeedAction(label="Drain it", method="POST", path=f"{path}/drain"),
         )
     elif not row["open"]:
         yield Need(
@@ -104,7 +107,7 @@ def _host(row: asyncpg.Record) -> Iterator[Need]:
             host=host,
             action=NeedAction(label="Examine it", command="botpool doctor"),
         )
-    if row["drained_at"] is not None:
+    if drained:
         yield Need(
             kind=NeedKind.HOST_DRAINED,
             severity=Severity.NOTE,

@@ -8,9 +8,10 @@ const LEAST_PAUSE_MS = 400;
 const MOST_PAUSE_MS = 2000;
 const PAUSE_FACTOR = 4;
 const RETRY_MS = [500, 1000, 2000, 4000, 8000];
-// What changes without an event: the progress of a pull, while one is shown; and, far less often, all the rest.
+// What changes without an event: the progress of a pull, while one is shown; and, less often, all the rest, as a host
+// that answers no longer.
 const CHANGING_MS = 5000;
-const ANYWAY_MS = 60000;
+const ANYWAY_MS = 10000;
 const EVENTS = ["bot.status_changed", "bot.noted", "bot.event", "slot.status_changed", "slot.noted", "pool.status_changed", "host.noted", "doctor.noted"];
 
 let wanted = false;

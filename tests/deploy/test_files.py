@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from botpool.engines.process.folder import TEMPORARY
 from botpool.settings import Settings
 from testbed.docker import need
 from testbed.image import run
@@ -132,6 +133,8 @@ async def test_systemd_takes_the_units(tmp_path: Path, unit: str, instance: str)
     assert float(exposure) < 5
 
 
-def test_bots_outlive_the_unit_of_their_worker() -> None:
+def test_bots_outlive_the_unit_of_their_worker_and_have_their_folders_there() -> None:
     worker = (DEPLOY / "systemd" / "botpool-worker@.service").read_text("utf-8")
     assert "\nKillMode=process\n" in worker
+    assert f"\nReadWritePaths={TEMPORARY}\n" in worker
+    assert "PrivateTmp" not in worker

@@ -29,12 +29,14 @@ from botpool.store.postgres.embedded import embedded_postgres
 from testbed.kubernetes import joined
 from testbed.network import leave_machine_network
 from tests.support.scene import Scene
-from tests.support.stalled import Stalled, end_run
+from tests.support.stalled import Stalled, end_run, pytest_timeout_set_timer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Generator, Iterator
 
     from testbed.kubernetes import Cluster
+
+__all__ = ["pytest_timeout_set_timer"]  # pytest finds it here
 
 NO_SKIP = "BOTPOOL_TEST_NO_SKIP" in os.environ
 

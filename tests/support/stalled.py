@@ -1,7 +1,8 @@
-"""A run of the tests that stands still says which tests do, and ends.
+"""A test that waits in vain fails, and a run that stands still says which tests do, and ends.
 
-A test that waits in vain is failed by its own time limit. Its end can wait in vain, too, and a
-worker that has gone leaves the rest of its work undone: then the run would wait for ever.
+The time limit of a test is an exception in whatever runs at that moment: a task that nobody looks
+at may take it, and the end of the test may wait in vain, too. So it comes again. If all that fails,
+or a process is gone that was to run the rest, the run would wait for ever.
 """
 
 from __future__ import annotations
@@ -15,11 +16,23 @@ import time
 from typing import TYPE_CHECKING
 
 import psutil
+import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
 
+_AGAIN = 20.0  # seconds from one exception to the next
 _TO_TELL = 5.0  # seconds in which a worker writes where it is
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_timeout_set_timer() -> Generator[None, object, object]:
+    """Let the time limit of a test be told again and again until the test has ended."""
+    result = yield
+    left, _ = signal.getitimer(signal.ITIMER_REAL)
+    if left:
+        signal.setitimer(signal.ITIMER_REAL, left, _AGAIN)
+    return result
 
 
 class Stalled:

@@ -67,6 +67,13 @@ async def http(store: Store, keys: Keys) -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
+async def test_the_history_of_a_slot_says_whose_bot_it_was(http: httpx.AsyncClient) -> None:
+    page = (await http.get("/slots/1")).text
+    history = page[page.index('id="history-name"') : page.index('id="facts-name"')]
+    assert "is deploying" in history
+    assert '<a href="/bots/1">bot 1</a>' in history
+
+
 @pytest.mark.parametrize("path", [*PATHS, "/docs", "/bots/99"])
 async def test_a_page_names_all_that_it_may_load_and_nothing_of_elsewhere(
     http: httpx.AsyncClient, path: str

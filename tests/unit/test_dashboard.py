@@ -130,6 +130,8 @@ def test_a_chart_stays_within_its_frame_and_breaks_at_gaps() -> None:
         for point in line.points.split()
     ]
     assert all(LEFT <= x <= RIGHT and TOP <= y <= BOTTOM for x, y in points)
+    (before, last) = points[-2:]
+    assert before[0] < last[0]  # also at the end of the chart, one value alone is to be seen
     assert [label.text for label in drawn.along][::3] == ["14:00", "14:30", "15:00"]
     assert chart(NOW, NOW + timedelta(hours=1), {"p50": []}, str).is_empty
 

@@ -180,7 +180,10 @@ class Parts:
             _run("mount", "--bind", shown, Path("/proc/sys") / name)
 
     def _lay_bridge(self) -> None:
-        _run("ip", "link", "add", addresses.BRIDGE, "type", "bridge")
+        # Otherwise it is the lowest of its cables', and another one when a process joins or leaves:
+        # then those that know the one from before reach nobody for a while.
+        own = ("address", addresses.BRIDGE_HARDWARE)
+        _run("ip", "link", "add", addresses.BRIDGE, *own, "type", "bridge")
         _run("ip", "address", "add", f"{addresses.HUB}/16", "dev", addresses.BRIDGE)
         _run("ip", "link", "set", addresses.BRIDGE, "up")
 

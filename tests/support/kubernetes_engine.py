@@ -1,16 +1,19 @@
-"""The Kubernetes engine on a real cluster."""
+"""The Kubernetes engine, on a real cluster and on an imitated one."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import httpx
+
 from botpool.engines.kubernetes.api import KubernetesApi
-from botpool.engines.kubernetes.credentials import from_kubeconfig
+from botpool.engines.kubernetes.credentials import Access, User, from_kubeconfig
 from botpool.engines.kubernetes.engine import KubernetesEngine
 from botpool.states import Platform
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Callable, Mapping
 
 RULES = [
     {
@@ -49,5 +52,28 @@ def cluster_engine(
         installation=installation,
         stop_grace_seconds=grace_seconds,
         templates=dict.fromkeys(Platform, template),
+        images={Platform.ZOOM: image},
+    )
+
+
+def imitated_api(server: Callable[[httpx.Request], Any]) -> KubernetesApi:
+    """The cluster "a", whose requests a test answers."""
+    access = Access("https://cluster", "bots", User({"token": "secret"}, Path(), {}))
+    return KubernetesApi("a", access, httpx.MockTransport(server))
+
+
+def imitated_engine(
+    server: Callable[[httpx.Request], Any],
+    image: str = "bot:1",
+    *,
+    template: Mapping[str, Any] | None = None,
+    installation: str = "test",
+) -> KubernetesEngine:
+    """An engine with the cluster "a", whose requests a test answers."""
+    return KubernetesEngine(
+        {"a": imitated_api(server)},
+        installation=installation,
+        stop_grace_seconds=1,
+        templates={Platform.ZOOM: template},
         images={Platform.ZOOM: image},
     )

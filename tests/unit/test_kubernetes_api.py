@@ -106,6 +106,45 @@ async def test_a_call_that_is_turned_away_is_made_again_when_the_server_says(
     assert slept == [7, 3]
 
 
+async def test_a_log_that_is_turned_away_is_asked_for_again_also_with_a_new_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    monkeypatch.setattr("botpool.engines.kubernetes.api.asyncio.sleep", sleep)
+    token = tmp_path / "token"
+    token.write_text("old")
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if not slept:
+            return httpx.Response(429, headers={"Retry-After": "1"})
+        if request.headers["Authorization"] == "Bearer old":
+            token.write_text("new")
+            return status(401, "Unauthorized")
+        return httpx.Response(200, text="the last line\n")
+
+    access = Access("https://cluster", "bots", User({"tokenFile": str(token)}, tmp_path, {}))
+    api = KubernetesApi("a", access, httpx.MockTransport(answer))
+    async with api.log("x", "bot", 5, follow=True) as written:
+        assert [line async for line in written] == ["the last line"]
+    assert slept == [1]
+
+
+async def test_a_watch_is_not_tried_for_ever(
+    on: Callable[[Answer], KubernetesApi],
+) -> None:
+    turned_away = httpx.Response(429, headers={"Retry-After": "0"})
+    with pytest.raises(EngineUnavailable, match="too many requests"):
+        async for _ in on(lambda _: turned_away).watch(Kind.POD, "1"):
+            pass
+    with pytest.raises(EngineUnavailable, match="doesn't accept the credentials"):
+        async for _ in on(lambda _: status(401, "Unauthorized")).watch(Kind.POD, "1"):
+            pass
+
+
 async def test_calls_that_change_something_go_before_reads_that_wait() -> None:
     gate, order = Gate(1), list[str]()
 

@@ -48,6 +48,7 @@ def pod(
         (pod(RUNNING, deleted=True, grace=0), False),  # somebody forced it
         (pod(None, phase="Failed", reason="Evicted"), False),
         (pod(None, deleted=True, grace=0), False),
+        (pod(None, phase="Failed", reason="OutOfcpu", deleted=True, grace=0), False),
         (pod(None, node=None), False),  # it may be bound in a moment
         (pod(None, node=None, deleted=True), True),
         (pod(waiting("ContainerCreating"), deleted=True, grace=0), False),
@@ -107,6 +108,13 @@ UNSCHEDULABLE = {
     "message": "0/2 nodes are available: 2 Insufficient cpu.",
 }
 
+OF_A_DELETED_NODE = {
+    "type": "DisruptionTarget",
+    "status": "True",
+    "reason": "DeletionByPodGC",
+    "message": "PodGC: node no longer exists",
+}
+
 
 @pytest.mark.parametrize(
     ("found", "state", "said"),
@@ -133,6 +141,34 @@ UNSCHEDULABLE = {
             "it was evicted by its node: The node was low on memory.",
         ),
         (pod(RUNNING, deleted=True), "running", "its pod was deleted, as a person, a drain"),
+        # Its node is deleted, while it may only be cut off.
+        (
+            pod(RUNNING, deleted=True, phase="Failed", conditions=[OF_A_DELETED_NODE]),
+            "running",
+            "its node is gone: PodGC: node no longer exists",
+        ),
+        (pod(RUNNING, phase="Failed"), "running", ""),
+        (pod(RUNNING, phase="Failed", reason="NodeLost"), "running", "its node does not answer"),
+        # Its kubelet ends it, and may say no more.
+        (
+            pod(RUNNING, phase="Failed", reason="DeadlineExceeded"),
+            "failed",
+            "it ran longer than its activeDeadlineSeconds",
+        ),
+        (
+            pod(
+                {"terminated": {"exitCode": 137, "reason": "Error"}},
+                phase="Failed",
+                reason="DeadlineExceeded",
+            ),
+            "exited",
+            "it ran longer than its activeDeadlineSeconds",
+        ),
+        (
+            pod(None, phase="Failed", reason="OutOfcpu", message="Node didn't have enough cpu"),
+            "failed",
+            "its node had no room for it: Node didn't have enough cpu",
+        ),
         (pod(None, node=None, deleted=True), "exited", "deleted before it got a node"),
         (
             pod(
@@ -158,6 +194,12 @@ def test_a_pod_is_told_in_words_that_a_person_understands(
     told = observation(found)
     assert told.state == state
     assert said in told.detail
+
+
+def test_a_pull_that_may_still_come_is_told_from_other_preparations() -> None:
+    failing = observation(pod(waiting("ErrImagePull", NO_ROUTE)))
+    assert (failing.state, failing.image_failed) == (ContainerState.STARTING, True)
+    assert not observation(pod(waiting("ContainerCreating"))).image_failed
 
 
 def test_events_say_why_a_pull_failed_and_who_took_a_node_away() -> None:

@@ -130,8 +130,13 @@ def test_what_botpool_needs_of_a_pod_is_there_whatever_the_template_says() -> No
         ),
         (
             {"spec": {"containers": [{"name": "bot", "$patch": "delete"}]}},
-            "takes the container bot",
+            "takes out the container bot",
         ),
+        (
+            {"spec": {"containers": [{"$patch": "replace"}, {"name": "beside"}]}},
+            "takes out the container bot",
+        ),
+        ({"spec": {"$patch": "replace"}}, "takes out the container bot"),
         ({"spec": {"initContainers": [{"name": "bot"}]}}, "takes the container bot"),
         ({"spec": {"containers": [{"image": "x"}]}}, "without a name"),
         (
@@ -144,7 +149,13 @@ def test_what_botpool_needs_of_a_pod_is_there_whatever_the_template_says() -> No
             {"spec": {"$setElementOrder/containers": []}},
             "the directive $setElementOrder/containers",
         ),
-        ({"spec": ["a"]}, "no maps"),
+        ({"spec": ["a"]}, "has no map as spec"),
+        ({"metadata": {"labels": ["a"]}}, "has no map as metadata.labels"),
+        ({"spec": {"containers": {"name": "bot"}}}, "has no list as spec.containers"),
+        # A key in YAML whose values are all commented out.
+        ({"metadata": None}, "has an empty metadata: fill it, or leave it out"),
+        ({"spec": None}, "has an empty spec"),
+        ({"spec": {"containers": None}}, "has an empty spec.containers"),
     ],
 )
 def test_a_template_that_asks_for_what_is_botpools_own_is_refused(
@@ -169,6 +180,16 @@ def test_a_template_with_what_users_need_is_taken() -> None:
         },
     }
     assert [*mistakes(template)] == []
+
+
+def test_what_can_be_taken_out_may_be_empty() -> None:
+    template = {
+        "metadata": {"labels": None, "annotations": None},
+        "spec": {"initContainers": None, "securityContext": None, "volumes": ["a", {"name": "b"}]},
+    }
+    assert [*mistakes(template)] == []
+    # The server says what is wrong with the volumes.
+    assert made(template)["spec"]["volumes"] == ["a", {"name": "b"}]
 
 
 def test_a_pod_is_owned_by_its_secret_and_can_be_kept_from_a_node() -> None:

@@ -12,6 +12,7 @@ from botpool.doctor.kubernetes_probe import examine_way_back
 from botpool.engines.kubernetes.api import Kind
 from botpool.engines.kubernetes.settings import check_templates, kubernetes_apis
 from botpool.engines.kubernetes.template import CONTAINER, pod
+from botpool.engines.kubernetes.trial import try_out
 from botpool.states import Platform
 
 if TYPE_CHECKING:
@@ -62,14 +63,16 @@ async def examine_kubernetes(
 
     It makes nothing there, except with `probe`: a pod that calls botpool, which it deletes again.
     """
+    pods: Mapping[Platform, Object] = {}
     async with report.check("pod template", "Correct the pod template."):
         check_templates(settings)
+        pods = _pods(settings)
     apis: dict[str, KubernetesApi] = {}
     async with report.check("clusters", f"Correct {_SETTING}."):
         apis = kubernetes_apis(settings)
     try:
         await asyncio.gather(
-            *(_examine(report, settings, api, probe=probe) for api in apis.values())
+            *(_examine(report, settings, api, pods, probe=probe) for api in apis.values())
         )
     finally:
         for api in apis.values():
@@ -79,16 +82,23 @@ async def examine_kubernetes(
         await examine_lost_slots(report, "kubernetes", apis, known, _SETTING)
 
 
-async def _examine(report: Report, settings: Settings, api: KubernetesApi, *, probe: bool) -> None:
+async def _examine(
+    report: Report,
+    settings: Settings,
+    api: KubernetesApi,
+    pods: Mapping[Platform, Object],
+    *,
+    probe: bool,
+) -> None:
     if not await _examine_version(report, api):
         return
     level = await _examine_namespace(report, api)
     await _examine_rights(report, api)
     await _examine_quota(report, settings, api)
-    for platform, made in _pods(settings).items():
+    for platform, made in pods.items():
         await _examine_template(report, api, platform, made, level)
     if probe:
-        for made in [*_pods(settings).values()][:1]:
+        for made in [*pods.values()][:1]:
             await examine_way_back(report, settings, api, made)
 
 
@@ -241,7 +251,7 @@ async def _examine_template(
             else:
                 check.ok(f"{platform}: {each['name']}")
     async with report.check("pod template", "Correct the pod template.") as check:
-        await api.create(Kind.POD, made, dry_run=True)
+        await try_out(api, made)
         check.ok(f"{platform}: {api.host} would accept a bot's pod")
     async with report.check("pod security") as check:
         found = [*violations(made)]

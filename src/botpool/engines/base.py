@@ -72,7 +72,8 @@ class Observation:
     `deployment` is a deployment that may still start the container, if the engine knows one.
     `restarts` is how often the engine has restarted it by itself; None if the engine can't tell.
     `node` is the one of its host's nodes that it is on. `over_at` is when it should be over, if
-    somebody has asked it to end. `image_failed`: its start couldn't bring the image.
+    somebody has asked it to end. `image_failed`: its start couldn't bring the image,
+    or not yet.
     """
 
     state: ContainerState

@@ -1,8 +1,8 @@
 """A client for the API server of one cluster, in one namespace, with our own errors.
 
 A call that is turned away because there are too many (429) waits as long as the server says, and is
-made again. Where calls have to wait for each other, those that change something go first. Errors
-have the server's own words, and nothing of what was sent.
+made again. Where calls have to wait for each other, those that change something go first, and the
+reads that they begin with. Errors have the server's own words, and nothing of what was sent.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from botpool.errors import EngineRefused, EngineUnavailable, HostUnreachable
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping
 
-    from botpool.engines.kubernetes.credentials import Access, Certificate, Credentials
+    from botpool.engines.kubernetes.credentials import Access, Certificate, Credentials, User
 
 Object = dict[str, Any]
 """An object of Kubernetes, as JSON."""
@@ -110,6 +110,25 @@ class Gate:
         self._free += 1
 
 
+class _Call:
+    """A call of a user, which may have to be made again."""
+
+    def __init__(self, user: User) -> None:
+        self._user = user
+        self._renewed = False
+
+    async def again(self, answer: httpx.Response, used: Credentials) -> bool:
+        """Whether it is to be made again after an answer; waits as long as the server says."""
+        if answer.status_code == _TOO_MANY:
+            await asyncio.sleep(_retry_after(answer))
+            return True
+        if answer.status_code == _UNAUTHORIZED and not self._renewed:
+            self._user.refused(used)
+            self._renewed = True
+            return True
+        return False
+
+
 class KubernetesApi:
     """The API of the cluster `host`. A call raises `EngineUnavailable` or `EngineRefused`."""
 
@@ -138,10 +157,12 @@ class KubernetesApi:
 
     # Objects
 
-    async def find(self, kind: Kind, name: str, *, metadata: bool = False) -> Object | None:
+    async def find(
+        self, kind: Kind, name: str, *, metadata: bool = False, urgent: bool = False
+    ) -> Object | None:
         """An object, or only its metadata; None if there is none."""
         accept = _METADATA.format("PartialObjectMetadata") if metadata else None
-        answer = await self.request("GET", self.path(kind, name), accept=accept)
+        answer = await self.request("GET", self.path(kind, name), accept=accept, urgent=urgent)
         return None if _missing(answer) else self._object(answer)
 
     async def list(
@@ -266,17 +287,19 @@ class KubernetesApi:
         params: Mapping[str, str] | None = None,
         accept: str | None = None,
         content: str = "application/json",
+        urgent: bool = False,
     ) -> httpx.Response:
         """Make a call, and return the answer, whatever its status.
 
-        It is made again if it was turned away, or if the credentials had to be renewed.
+        It is made again if it was turned away, or if the credentials had to be renewed. It goes
+        before others that wait if it changes something, or if it is `urgent`.
         """
-        renewed = False
+        call = _Call(self.access.user)
         for _ in range(_TRIES):
             credentials = await self.access.user.credentials()
             headers = {"Accept": accept or "application/json", "Content-Type": content}
             with self._mapped(method, path):
-                async with self._gate.through(urgent=method != "GET"):
+                async with self._gate.through(urgent=urgent or method != "GET"):
                     self.requests += 1
                     answer = await self._opened(credentials).request(
                         method,
@@ -286,12 +309,7 @@ class KubernetesApi:
                         headers=headers | _authorization(credentials),
                         extensions=self._extensions(),
                     )
-            if answer.status_code == _TOO_MANY:
-                await asyncio.sleep(_retry_after(answer))
-            elif answer.status_code == _UNAUTHORIZED and not renewed:
-                self.access.user.refused(credentials)
-                renewed = True
-            else:
+            if not await call.again(answer, credentials):
                 return answer
         raise EngineUnavailable(self._told("too many requests", _TOO_MANY))
 
@@ -299,22 +317,30 @@ class KubernetesApi:
     async def _stream(
         self, path: str, params: Mapping[str, str], read_seconds: float | None = None
     ) -> AsyncIterator[httpx.Response]:
-        """An answer that is read as it comes. It takes no place from other calls."""
-        credentials = await self.access.user.credentials()
-        with self._mapped("GET", path):
-            self.requests += 1
-            async with self._opened(credentials).stream(
-                "GET",
-                f"{self.access.server}{path}",
-                params=params,
-                headers=_authorization(credentials),
-                extensions=self._extensions(),
-                timeout=httpx.Timeout(_SECONDS, read=read_seconds),
-            ) as answer:
-                if not answer.is_success:
+        """An answer that is read as it comes. It takes no place from other calls.
+
+        The call is made again as `request` does it.
+        """
+        call = _Call(self.access.user)
+        for _ in range(_TRIES):
+            credentials = await self.access.user.credentials()
+            with self._mapped("GET", path):
+                self.requests += 1
+                async with self._opened(credentials).stream(
+                    "GET",
+                    f"{self.access.server}{path}",
+                    params=params,
+                    headers=_authorization(credentials),
+                    extensions=self._extensions(),
+                    timeout=httpx.Timeout(_SECONDS, read=read_seconds),
+                ) as answer:
+                    if answer.is_success:
+                        yield answer
+                        return
                     await answer.aread()
-                    self._object(answer)
-                yield answer
+            if not await call.again(answer, credentials):
+                self._object(answer)  # it raises what the answer says
+        raise EngineUnavailable(self._told("too many requests", _TOO_MANY))
 
     def _opened(self, credentials: Credentials) -> httpx.AsyncClient:
         """The client, opened again if our certificate is another one now."""

@@ -19,6 +19,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import orjson
+import structlog
 
 from botpool.engines.base import (
     REFERENCE,
@@ -29,7 +30,7 @@ from botpool.engines.base import (
     PullProgress,
     Traits,
 )
-from botpool.engines.kubernetes import pods, warm
+from botpool.engines.kubernetes import pods, trial, warm
 from botpool.engines.kubernetes.api import Kind, NameTaken
 from botpool.engines.kubernetes.template import CONTAINER, FINALIZER, away_from, owned, pod
 from botpool.engines.kubernetes.watch import PodWatch
@@ -44,10 +45,12 @@ from botpool.errors import (
 from botpool.states import Platform
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
     from botpool.engines.base import ContainerSpec
     from botpool.engines.kubernetes.api import KubernetesApi, Object
+
+_log: structlog.stdlib.BoundLogger = structlog.get_logger("botpool")
 
 _INSTALLATION = "botpool/installation"
 _SLOT_ID = "botpool/slot-id"
@@ -63,6 +66,8 @@ _OPEN_SECONDS = 3.0
 """How long a log may take to open before its container is stopped all the same."""
 _LOG_SECONDS = 5.0
 _AFTER_GRACE_SECONDS = 5.0
+_ASK_SECONDS = 3.0
+"""How long a kubelet may take to say that a container doesn't run."""
 _TRIES = 5
 _LOOK_SECONDS = 1.0
 _STUCK_SECONDS = 300.0
@@ -96,6 +101,8 @@ class KubernetesEngine:
         selector = f"{_INSTALLATION}={installation},{_SLOT_ID}"
         self._selector = selector
         self._watches = {host: PodWatch(api, selector) for host, api in self._clusters.items()}
+        self._tried: set[tuple[str, Platform]] = set()
+        """The clusters that have said that they would take the pods of a platform."""
         self._last_lines: dict[str, list[str]] = {}
         """What stopped containers wrote, for a deleted pod's log is soon gone."""
         made = pod(None, name="", image="", labels={}, grace_seconds=stop_grace_seconds)
@@ -121,23 +128,21 @@ class KubernetesEngine:
     async def try_out(self) -> None:
         """Let each cluster say whether it would take our pods. Raises `SettingsInvalid`.
 
-        A cluster that doesn't answer is not asked again: it may be away for a while.
+        One that doesn't answer may be away for a while. It is asked before it gets its first slot.
         """
-        for platform in Platform:
-            image = self._images.get(platform)
-            if image is None:
-                continue
-            made = self._pod(platform, f"botpool-dry-run-{platform}", image, {})
-            for host, api in self._clusters.items():
-                where = f"The pods of {platform} can't be made on {host}"
+        for host in self._clusters:
+            for platform in Platform:
                 try:
-                    answered = await api.create(Kind.POD, made, dry_run=True)
+                    await self._try_out(host, platform)
                 except EngineRefused as error:
-                    raise SettingsInvalid(f"{where}. {error}.") from None
-                except EngineUnavailable:
-                    continue
-                if dropped := [*_left_out(made, answered)]:
-                    raise SettingsInvalid(f"{where}: it doesn't know {', '.join(dropped)}.")
+                    raise SettingsInvalid(f"{error}.") from None
+                except EngineUnavailable as error:
+                    _log.warning(
+                        "a cluster can't say yet whether it would take the pods of bots",
+                        host=host,
+                        platform=platform,
+                        error=str(error),
+                    )
 
     # Images
 
@@ -152,7 +157,6 @@ class KubernetesEngine:
             if total is not None:
                 progress(PullProgress(current=current, total=total))
                 if current >= total:
-                    await self._clean_up_warm(api)
                     return missing
             missing = True
             if current > best:
@@ -165,9 +169,14 @@ class KubernetesEngine:
             await asyncio.sleep(_LOOK_SECONDS)
 
     async def has_image(self, host: str, image: str) -> bool:
-        """Whether each node that bots may use holds an image."""
+        """Whether each node that bots may use holds an image.
+
+        This is asked again and again. So here the DaemonSets go that are not wanted any more.
+        """
         api = self._api(host)
-        found = {each["metadata"]["name"]: each for each in await self._warm_sets(api)}
+        sets = await self._warm_sets(api)
+        await self._clean_up_warm(api, sets, {*self.images, image})
+        found = {each["metadata"]["name"]: each for each in sets}
         wanted = [each["metadata"]["name"] for each in self._wanted_sets(image)]
         if any(name not in found for name in wanted):
             return False
@@ -177,7 +186,10 @@ class KubernetesEngine:
     # Containers
 
     async def create(self, spec: ContainerSpec) -> str:
-        """Create the Secret. It replaces a container of ours that has its name and is stopped."""
+        """Create the Secret. It replaces a container of ours that has its name and is stopped.
+
+        Raises `EngineRefused` if the cluster would not take its pod as the template says.
+        """
         if not spec.image:
             raise NoImage(f"{spec.slot_name} has no image: set the image of its platform.")
         labels = {
@@ -199,6 +211,8 @@ class KubernetesEngine:
             "stringData": {**spec.environment, REFERENCE: spec.name},
         }
         api = self._api(spec.host)
+        with suppress(EngineUnavailable):  # then it is tried before the next one
+            await self._try_out(spec.host, spec.platform)
         try:
             await api.create(Kind.SECRET, secret)
         except NameTaken:
@@ -216,7 +230,7 @@ class KubernetesEngine:
     ) -> str:
         """Create the Pod, with the environment that is in its Secret, and return its uid."""
         api = self._api(container.host)
-        secret = await self._own(api, Kind.SECRET, container.ref)
+        secret = await self._own(api, Kind.SECRET, container.ref, urgent=True)
         if secret is None or "deletionTimestamp" in secret["metadata"]:
             raise ContainerMissing(f"{container.ref} is not on {container.host}.")
         made = owned(orjson.loads(secret["metadata"]["annotations"][_POD]), secret)
@@ -225,7 +239,7 @@ class KubernetesEngine:
         try:
             started = await api.create(Kind.POD, made)
         except NameTaken:
-            found = await self._own(api, Kind.POD, container.ref)
+            found = await self._own(api, Kind.POD, container.ref, urgent=True)
             if found is None or not _owned_by(found, secret):
                 raise EngineUnavailable(f"The name {container.ref} is not free yet.") from None
             started = found
@@ -255,12 +269,12 @@ class KubernetesEngine:
     async def stop(self, container: Container, grace_seconds: float) -> None:
         """Delete the pod, and read its log until it has ended, or should have."""
         api = self._api(container.host)
-        found = await self._own(api, Kind.POD, container.ref)
+        found = await self._own(api, Kind.POD, container.ref, urgent=True)
         if found is None or pods.proved_stopped(found):
             return
         async with AsyncExitStack() as stack:
             lines: AsyncIterator[str] | None = None
-            if pods.observation(found).state is ContainerState.RUNNING:
+            if pods.observation(found).state is ContainerState.RUNNING and not pods.is_late(found):
                 # Opened before, because the log of a deleted pod is gone when it has ended.
                 with suppress(EngineError, TimeoutError):
                     async with asyncio.timeout(_OPEN_SECONDS):
@@ -335,9 +349,27 @@ class KubernetesEngine:
             grace_seconds=self._grace_seconds,
         )
 
-    async def _own(self, api: KubernetesApi, kind: Kind, name: str) -> Object | None:
+    async def _try_out(self, host: str, platform: Platform) -> None:
+        """Let a cluster say, once, whether it would take the pods of a platform.
+
+        Raises `EngineError`.
+        """
+        image = self._images.get(platform)
+        if image is None or (host, platform) in self._tried:
+            return
+        made = self._pod(platform, f"botpool-dry-run-{platform}", image, {})
+        try:
+            await trial.try_out(self._api(host), made)
+        except EngineRefused as error:
+            where = f"The pods of {platform} can't be made on {host}"
+            raise EngineRefused(f"{where}. {error}") from None
+        self._tried.add((host, platform))
+
+    async def _own(
+        self, api: KubernetesApi, kind: Kind, name: str, *, urgent: bool = False
+    ) -> Object | None:
         """An object, None if it is gone or not ours. What is in a Secret is not read."""
-        found = await api.find(kind, name, metadata=kind is Kind.SECRET)
+        found = await api.find(kind, name, metadata=kind is Kind.SECRET, urgent=urgent)
         labels = (found or {}).get("metadata", {}).get("labels") or {}
         return found if labels.get(_INSTALLATION) == self._installation else None
 
@@ -349,7 +381,11 @@ class KubernetesEngine:
         if waiting is None:
             return False
         name = found["metadata"]["name"]
-        return all([await api.says_stopped(name, each) for each in waiting])
+        try:
+            async with asyncio.timeout(_ASK_SECONDS):
+                return all([await api.says_stopped(name, each) for each in waiting])
+        except (EngineUnavailable, TimeoutError):
+            return False  # a node that can't be asked proves nothing, nor is its cluster ill
 
     async def _make_way(self, api: KubernetesApi, container: Container) -> None:
         """Remove the stopped container of ours that has a name. Raises if there is none."""
@@ -433,14 +469,18 @@ class KubernetesEngine:
             troubles |= {said for pod_ in holding if (said := warm.trouble(pod_))}
         return total, current, sorted(troubles)
 
-    async def _clean_up_warm(self, api: KubernetesApi) -> None:
-        """Delete the DaemonSets of images that no platform has any more."""
-        used = {*self.images}
-        names = {each["metadata"]["name"] for image in used for each in self._wanted_sets(image)}
-        for found in await self._warm_sets(api):
-            image = (found["metadata"].get("annotations") or {}).get(warm.IMAGE)
-            if image in used and found["metadata"]["name"] not in names:
-                await api.delete(Kind.DAEMON_SET, found)
+    async def _clean_up_warm(
+        self, api: KubernetesApi, sets: Sequence[Object], images: set[str]
+    ) -> None:
+        """Delete those of an installation's DaemonSets that don't hold these images as bots do."""
+        wanted = (each for image in images for each in self._wanted_sets(image))
+        for found in warm.superseded(sets, {each["metadata"]["name"] for each in wanted}):
+            await api.delete(Kind.DAEMON_SET, found)
+            _log.info(
+                "an image is not held on nodes any more: no bot is made of it",
+                host=api.host,
+                image=(found["metadata"].get("annotations") or {}).get(warm.IMAGE),
+            )
 
     # Last, because from here on `list` is not the built-in any more.
     async def list(self, host: str) -> list[ListedContainer]:
@@ -467,17 +507,3 @@ class KubernetesEngine:
 def _owned_by(found: Object, secret: Object) -> bool:
     owners = found["metadata"].get("ownerReferences") or ()
     return any(each["uid"] == secret["metadata"]["uid"] for each in owners)
-
-
-def _left_out(sent: object, answered: object, path: str = "") -> Iterator[str]:
-    """What a server has dropped of an object without a word: fields that it doesn't know."""
-    if isinstance(sent, dict):
-        for key, value in sent.items():
-            there = answered.get(key) if isinstance(answered, dict) else None
-            if value and there is None:
-                yield f"{path}{key}"
-            elif value:
-                yield from _left_out(value, there, f"{path}{key}.")
-    elif isinstance(sent, list) and isinstance(answered, list):
-        for one, other in zip(sent, answered, strict=False):
-            yield from _left_out(one, other, path)

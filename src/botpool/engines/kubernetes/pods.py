@@ -2,7 +2,9 @@
 
 These prove it: the pod was never bound to a node and is being deleted, so that it can't be bound
 any more; or the kubelet of its node reports every container terminated. The phase proves nothing:
-it may be set while containers run, by others than the kubelet, too.
+it may be set while containers run, by others than the kubelet, too, as by the collector of the pods
+of deleted nodes. So a container of which the kubelet has last said that it runs does run, unless
+the kubelet has said that it ends the pod: one of 1.20 may then say no more of its containers.
 
 Of a pod that is deleted before its containers were started, a kubelet reports no end (1.20: never;
 later ones: not if it has init containers). When it is done with such a pod, it takes the rest of
@@ -12,7 +14,7 @@ has to say that the containers have not been started.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from botpool.engines.base import ContainerState, Observation
@@ -44,10 +46,12 @@ _NOT_THERE = (
 )
 """What runtimes say of an image that another try won't bring."""
 
+_NODE_LOST = "NodeLost"
+"""The one reason that a controller gives, of which the kubelet knows nothing."""
 _ENDED_BY = {
     "Evicted": "it was evicted by its node",
     "DeadlineExceeded": "it ran longer than its activeDeadlineSeconds",
-    "NodeLost": "its node does not answer",
+    _NODE_LOST: "its node does not answer",
     "Shutdown": "its node was shut down",
     "NodeShutdown": "its node was shut down",
     "Terminated": "its node was shut down",
@@ -68,6 +72,9 @@ _EVENTS = {
     "Preempted": "it was preempted by a pod of a higher priority",
     "TaintManagerEviction": "its node doesn't answer or has a taint that it doesn't tolerate",
 }
+
+_LATE = timedelta(minutes=1)
+"""Much more than clocks differ, and than a kubelet takes to tell of an end."""
 
 
 def node_of(pod: Object) -> str | None:
@@ -127,6 +134,12 @@ def is_overdue(pod: Object) -> bool:
     return due is not None and grace > 1 and datetime.now(UTC) > due
 
 
+def is_late(pod: Object) -> bool:
+    """Whether a pod should have been over long ago: its node doesn't answer."""
+    due = over_at(pod)
+    return due is not None and datetime.now(UTC) > due + _LATE
+
+
 def observation(
     pod: Object, events: list[Object] | None = None, *, proved: bool | None = None
 ) -> Observation:
@@ -145,6 +158,8 @@ def observation(
             words.append("it was deleted before it got a node")
         elif terminated is not None and terminated.get("reason"):
             exit_code = terminated.get("exitCode")
+    elif "running" in bot and not _is_ended_by_kubelet(pod):
+        state = ContainerState.RUNNING
     elif terminated is not None or _phase(pod) in {"Failed", "Succeeded"}:
         # The bot has ended, but something beside it may run, or its node hasn't said that it ended.
         state = ContainerState.FAILED
@@ -153,10 +168,9 @@ def observation(
         state = ContainerState.FAILED
         image_failed = (bot.get("waiting") or {}).get("reason") in _OF_IMAGE
         words.append(why)
-    elif "running" in bot:
-        state = ContainerState.RUNNING
     else:
         state = ContainerState.STARTING
+        image_failed = (bot.get("waiting") or {}).get("reason") in PULLING
         words += _waiting(pod, bot, events or [])
     if terminated is not None and terminated.get("reason") == "OOMKilled":
         words.insert(0, "it used more memory than it may have: OOMKilled")
@@ -182,6 +196,12 @@ def wants_events(pod: Object) -> bool:
 
 def _phase(pod: Object) -> str:
     return str((pod.get("status") or {}).get("phase", ""))
+
+
+def _is_ended_by_kubelet(pod: Object) -> bool:
+    """Whether the kubelet itself has failed a pod. Then it says why, as others don't."""
+    reason = (pod.get("status") or {}).get("reason")
+    return _phase(pod) == "Failed" and reason not in {None, "", _NODE_LOST}
 
 
 def _words(pod: Object, events: list[Object]) -> Iterator[str]:

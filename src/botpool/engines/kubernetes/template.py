@@ -88,14 +88,13 @@ def mistakes(template: Mapping[str, Any]) -> Iterator[str]:
         yield "is not a Pod of v1"
     for key in template.keys() - {"apiVersion", "kind", "metadata", "spec"}:
         yield f"has {key}, which no Pod to be made has"
-    metadata, spec = template.get("metadata") or {}, template.get("spec") or {}
-    if not isinstance(metadata, dict) or not isinstance(spec, dict):
-        yield "has no maps as metadata and spec"
+    metadata, spec = template.get("metadata", {}), template.get("spec", {})
+    if misshapen := [*_misshapen(metadata, spec)]:
+        yield from misshapen
         return
     for key in sorted(metadata.keys() & _OUR_METADATA):
         yield f"sets metadata.{key}, which is botpool's own"
-    labels = metadata.get("labels")
-    for key in sorted(labels) if isinstance(labels, dict) else ():
+    for key in sorted(metadata.get("labels") or ()):
         if str(key).startswith(_OUR_LABELS):
             yield f"sets the label {key}, which is botpool's own"
     for key in sorted(spec.keys() & _OUR_SPEC):
@@ -103,7 +102,30 @@ def mistakes(template: Mapping[str, Any]) -> Iterator[str]:
     for list_ in ("containers", "initContainers"):
         for container in spec.get(list_) or ():
             yield from _container_mistakes(list_, container)
+    yield from _lacking(merged(_DEFAULT, template))
     yield from _directives(template)
+
+
+def _lacking(made: Object) -> Iterator[str]:
+    """What the template has taken out of a pod, and must be there."""
+    containers = made["spec"].get("containers", ())
+    if not any(isinstance(each, dict) and each.get("name") == CONTAINER for each in containers):
+        yield f"takes out the container {CONTAINER}, which is botpool's own"
+
+
+def _misshapen(metadata: object, spec: object) -> Iterator[str]:
+    """What is empty or of another kind than Kubernetes has there, and is not only taken out."""
+    parts: list[tuple[str, object, type]] = [("metadata", metadata, dict), ("spec", spec, dict)]
+    if isinstance(metadata, dict):
+        parts.append(("metadata.labels", metadata.get("labels") or {}, dict))
+    if isinstance(spec, dict):
+        parts.append(("spec.containers", spec.get("containers", []), list))
+        parts.append(("spec.initContainers", spec.get("initContainers") or [], list))
+    for name, value, kind in parts:
+        if value is None:
+            yield f"has an empty {name}: fill it, or leave it out"
+        elif not isinstance(value, kind):
+            yield f"has no {'map' if kind is dict else 'list'} as {name}"
 
 
 def _container_mistakes(list_: str, container: object) -> Iterator[str]:
@@ -112,7 +134,7 @@ def _container_mistakes(list_: str, container: object) -> Iterator[str]:
         return
     if container["name"] != CONTAINER:
         return
-    if list_ != "containers" or _PATCH in container:
+    if list_ != "containers":
         yield f"takes the container {CONTAINER}, which is botpool's own"
     for key in sorted(container.keys() & _OUR_CONTAINER):
         yield f"sets the {key} of the container {CONTAINER}: set the image of its platform"
@@ -163,7 +185,8 @@ def _merged_list(base: list[Any], patch: list[Any], key: str) -> list[Any]:
             result.append(each)
             continue
         name = each.get(key)
-        at = next((i for i, old in enumerate(result) if old.get(key) == name), None)
+        named = ((i, old) for i, old in enumerate(result) if isinstance(old, dict))
+        at = next((i for i, old in named if old.get(key) == name), None)
         if each.get(_PATCH) == "delete":
             if at is not None:
                 del result[at]

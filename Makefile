@@ -32,14 +32,14 @@ run: $(VENV)/run.stamp ## run botpool on its embedded default
 	@$(BIN)/botpool serve
 
 test: $(VENV)/dev.stamp lint ## check and test everything
-	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder -m "not cluster"
+	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder
 
-# Built once a machine (about ten minutes, and kept outside the checkout), with packages of Debian's that the
-# script names if they are missing.
-clustertest: $(VENV)/dev.stamp ## test on a real Kubernetes, which is built first
+# Built once a machine (some minutes, and kept outside the checkout), with packages of Debian's that the script
+# names if they are missing.
+clustertest: $(VENV)/dev.stamp ## build a real Kubernetes, and test on it
 	tests/helm/install
 	testbed/kubernetes/build >/dev/null
-	$(BIN)/pytest -n 3 --dist loadfile -m cluster
+	$(BIN)/pytest -n 3 --dist loadfile -m cluster tests/acceptance tests/deploy tests/engines
 
 lint: $(VENV)/dev.stamp ## format, style, types, import rules
 	$(BIN)/ruff format --check .

@@ -148,7 +148,7 @@ async def new_database(server: str, template: str = _TEMPLATE) -> AsyncIterator[
     name = f"test_{next(_numbers)}"
     connection = await asyncpg.connect(server)
     try:
-        await connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
+        await connection.execute(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY FILE_COPY")
         yield _named(server, name)
         await connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
     finally:

@@ -19,6 +19,7 @@ from botpool.bot.sample import read_orders
 from botpool.cli.demo import waves
 from botpool.meetings import platform_of
 from botpool.states import Platform
+from tests.support.waiting import a_moment
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -69,6 +70,7 @@ async def test_the_demo_shows_bots_on_three_platforms_and_leaves_nothing(folder:
             while not in_call:
                 bots = (await client.get("/api/v1/bots", params={"limit": 200})).json()["bots"]
                 in_call |= {bot["platform"] for bot in bots if bot["joinedAt"] is not None}
+                await a_moment()
             projects = (await client.get("/api/v1/projects")).json()["projects"]
             assert {project["name"] for project in projects} >= {"calendar", "support"}
         process.send_signal(signal.SIGINT)

@@ -10,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.receiver import running_receiver
 from tests.support.server import BOTS, ENDED, MEET, served
+from tests.support.waiting import a_moment
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,9 +51,9 @@ async def test_two_replicas_count_each_bot_once_and_say_the_same_of_the_pool(fol
 
         # What came of a bot is read a moment after it was written.
         while total(found := await look(), "botpool_bots_ended_total") < 6:
-            pass
+            await a_moment()
         while await pending(first):
-            pass
+            await a_moment()
         found = await look()
         assert total(found, "botpool_bots_ended_total", status="DONE", cause="") == 6
         for phase in ("queued", "started", "claimed", "joined", "total"):
@@ -91,7 +92,7 @@ async def test_one_search_of_the_log_tells_a_bot_s_whole_story(folder: Path) -> 
         told = ["DEPLOYING", "JOINING_CALL", "QUEUED", "DEPLOYING", "JOINING_CALL", "FATAL"]
         await receiver.until(len(told))
         while await pending(botpool):
-            pass
+            await a_moment()
         while len(story(botpool, bot, "webhook")) < len(told):
             await asyncio.sleep(0)
         steps = story(botpool, bot, "transition")

@@ -19,6 +19,7 @@ from botpool.api import create_app
 from botpool.models.keys import token_digest
 from botpool.settings import Settings
 from botpool.states import BotStatus, FailureCause
+from tests.support.waiting import a_moment
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -218,7 +219,7 @@ async def test_a_container_that_comes_back_goes_on_with_its_bot(office: Office) 
         await second.says("IN_CALL")
         # It is said before it is told.
         while await status_of(office, bot) is not BotStatus.IN_CALL:
-            pass
+            await a_moment()
         second.send_signal(signal.SIGTERM)
         assert await second.ends() == 0
     assert second.lines[0] == first.lines[0]
@@ -233,10 +234,10 @@ async def test_a_bot_outlives_a_botpool_that_restarts(scene: Scene) -> None:
         async with office.open():
             await running.says("IN_CALL")
         while "heartbeat: botpool can't be reached" not in await running.complains():
-            pass
+            await a_moment()
         running.send_signal(signal.SIGTERM)
         while "status: botpool can't be reached" not in await running.complains():
-            pass
+            await a_moment()
         async with office.open():
             assert await running.ends() == 0
     assert await status_of(office, bot) is BotStatus.DONE

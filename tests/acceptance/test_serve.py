@@ -18,6 +18,7 @@ from botpool.store import connect
 from botpool.store.invariants import broken_invariants
 from botpool.store.postgres.embedded import embedded_postgres
 from tests.support.server import BOTS, ENDED, MEET, Serve, served
+from tests.support.waiting import a_moment
 
 
 async def test_a_new_user_sees_a_bot_run_and_end(folder: Path) -> None:
@@ -40,7 +41,7 @@ async def test_a_new_user_sees_a_bot_run_and_end(folder: Path) -> None:
         while not (
             lines := (await botpool.client.get(f"{BOTS}/{bot_id}/logs")).json()["container"]
         ):
-            pass
+            await a_moment()
         assert "DONE" in lines
         assert await botpool.ends() == 0
     assert botpool.said[-1] == "shutting down …"
@@ -56,7 +57,7 @@ async def test_bots_outlive_a_botpool_and_the_next_one_finds_them(folder: Path) 
         assert await second.statuses() == ["IN_CALL"]
         heard = (await second.client.get(f"{BOTS}/1")).json()["lastHeartbeat"]
         while (await second.client.get(f"{BOTS}/1")).json()["lastHeartbeat"] == heard:
-            pass
+            await a_moment()
         assert await second.ends() == 0
         assert second.said[-2] == "stopped 1"
     assert [each for each in psutil.process_iter() if str(folder) in _home(each)] == []
@@ -88,13 +89,13 @@ async def test_a_worker_does_at_the_engine_what_an_operator_asks_for(folder: Pat
         path = f"/api/v1/slots/{slot['id']}"
         assert (await botpool.client.post(f"{path}/compare")).status_code == 202
         while (found := (await botpool.client.get(path)).json())["comparedAt"] is None:
-            pass
+            await a_moment()
         assert found["comparedState"] == "running"
         await botpool.client.post(f"{BOTS}/{bot['bot']['id']}/stop")
         await botpool.until("DONE")
         assert (await botpool.client.delete(path)).status_code == 202
         while (await botpool.client.get(path)).status_code != 404:
-            pass
+            await a_moment()
         assert await botpool.ends() == 0
 
 
@@ -141,13 +142,13 @@ async def test_it_is_not_ready_without_its_database_and_comes_back_by_itself(
             created = await asking
         # Shut down with its context: gone.
         while (await botpool.client.get("/readyz")).status_code != 503:
-            pass
+            await a_moment()
         assert (await botpool.client.get("/healthz")).status_code == 200
         answer = await botpool.client.post(BOTS, json={"meetingUrl": MEET})
         assert (answer.status_code, answer.json()["code"]) == (503, "database_unreachable")
         async with embedded_postgres(folder / "server"):
             while (await botpool.client.get("/readyz")).status_code != 200:
-                pass
+                await a_moment()
             ids = {bot["id"] for bot in (await botpool.client.get(BOTS)).json()["bots"]}
             assert created <= ids
             # The bot that was in its call still is: it was never given up.

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import sys
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -16,7 +19,7 @@ from testbed.docker import need as need_programs
 from testbed.image import botpool_image, docker, need_packages
 from testbed.kubernetes import need
 from tests.engines.conftest import short_folder
-from tests.support.helm import CHART, run
+from tests.support.helm import CHART, FOLDER, environment, run
 from tests.support.postgres import socket_folder
 from tests.support.server import BOTS, MEET
 
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
     from testbed.kubernetes import Cluster
 
 KEY = "a-key-that-an-operator-thought-up"
+WORKERS = "app.kubernetes.io/component=worker"
+REPLICAS = 2
 SAMPLE = {
     "spec": {
         "securityContext": {"runAsUser": 10001},
@@ -134,6 +139,7 @@ async def test_a_bot_runs_through_an_upgrade_of_the_chart_that_it_does_not_notic
         # There is no DNS in this cluster.
         reachable = ("--set", f"publicUrl=http://{service['clusterIP']}:8000")
         await helm("upgrade", *reachable)
+        await old_workers_gone(kubectl)
 
         base = f"http://10.213.0.11:{service['ports'][0]['nodePort']}"
         headers = {"Authorization": f"Bearer {KEY}"}
@@ -153,7 +159,7 @@ async def test_a_bot_runs_through_an_upgrade_of_the_chart_that_it_does_not_notic
                 return now == "IN_CALL"
 
             await until(in_call)
-            ((pod,),) = (json.loads(await bots(kubectl))["items"],)
+            pod = await told_to_run(kubectl)
             eviction = await cluster.api.post(
                 f"/api/v1/namespaces/{namespace}/pods/{pod['metadata']['name']}/eviction",
                 json={
@@ -189,7 +195,73 @@ async def test_a_bot_runs_through_an_upgrade_of_the_chart_that_it_does_not_notic
 
             await until(done)
             await until(gone)
-        await run("helm", "uninstall", "botpool", "--namespace", namespace, cluster=cluster)
+        await uninstall(cluster, namespace, kubectl)
+
+
+async def uninstall(cluster: Cluster, namespace: str, kubectl: Callable[..., Any]) -> None:
+    """Do as docs/how-to/kubernetes.md says. Nothing of botpool's is left."""
+    async with port_forwarded(cluster, namespace) as url:
+        await botpool(url, "hosts", "drain", "kubernetes", "in-cluster")
+        await botpool(url, "bots", "list", "--live")
+    await run("helm", "uninstall", "botpool", "--namespace", namespace, cluster=cluster)
+    ours = ("--selector", "app.kubernetes.io/managed-by=botpool")
+    await kubectl("delete", "secrets,daemonsets", *ours)
+
+    async def nothing_left() -> bool:
+        left = await kubectl("get", "pods,secrets,daemonsets", *ours, "--output=json")
+        return not json.loads(left)["items"]
+
+    await until(nothing_left)
+
+
+@asynccontextmanager
+async def port_forwarded(cluster: Cluster, namespace: str) -> AsyncIterator[str]:
+    """The address at which `kubectl` has botpool's service."""
+    process = await asyncio.create_subprocess_exec(
+        *(str(FOLDER / "kubectl"), "--namespace", namespace),
+        *("port-forward", "service/botpool", ":8000"),
+        env=environment(cluster),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    try:
+        said = (await process.stdout.readline()).decode()
+        yield f"http://{said.removeprefix('Forwarding from ').split()[0]}"
+    finally:
+        process.terminate()
+        await process.wait()
+
+
+async def botpool(url: str, *command: str) -> None:
+    """Run a command of botpool's against a server."""
+    process = await asyncio.create_subprocess_exec(
+        *(str(Path(sys.executable).parent / "botpool"), *command),
+        env={"PATH": os.environ["PATH"], "BOTPOOL_URL": url, "BOTPOOL_API_KEY": KEY},
+    )
+    assert await process.wait() == 0, command
+
+
+async def old_workers_gone(kubectl: Callable[..., Any]) -> None:
+    """Wait until only workers with the new settings are left: others know another URL for bots."""
+
+    async def gone() -> bool:
+        workers = await kubectl("get", "pods", "--selector", WORKERS, "--output", "name")
+        return len(workers.split()) == REPLICAS
+
+    await until(gone)
+
+
+async def told_to_run(kubectl: Callable[..., Any]) -> Any:
+    """The pod of the one bot, once the cluster tells that it runs.
+
+    One that is told to be pending is evicted whatever its budget says.
+    """
+
+    async def running() -> Any:
+        (found,) = json.loads(await bots(kubectl))["items"]
+        return found if found["status"]["phase"] == "Running" else None
+
+    return await until(running)
 
 
 async def bots(kubectl: Callable[..., Any]) -> str:

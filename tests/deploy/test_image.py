@@ -18,6 +18,7 @@ from testbed.image import BASE_IMAGE, botpool_image, docker, need_packages, run
 from tests.engines.conftest import short_folder
 from tests.support.docker_ground import free_port
 from tests.support.server import BOTS, MEET
+from tests.support.waiting import a_moment
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -86,6 +87,7 @@ async def in_call(caller: httpx.AsyncClient, **changes: Any) -> int:
     bot: int = created.json()["bot"]["id"]
     while (found := (await caller.get(f"{BOTS}/{bot}")).json())["status"] != "IN_CALL":
         assert found["endedAt"] is None, found
+        await a_moment()
     return bot
 
 
@@ -105,10 +107,10 @@ async def test_the_image_works_by_itself_on_a_root_that_nobody_can_write(machine
             stopped = await http.post(f"{BOTS}/{bot}/stop")
             assert stopped.status_code in {200, 202}
             while (await http.get(f"{BOTS}/{bot}")).json()["endedAt"] is None:
-                pass
+                await a_moment()
         # What bots leave to process 1 is waited for there: nothing stays as a zombie.
         while await zombies(machine, name):
-            pass
+            await a_moment()
         await docker(machine, "stop", "--time", "60", name)
         assert (await docker(machine, "inspect", "-f", "{{.State.ExitCode}}", name)) == "0\n"
         assert "shutting down" in await said(machine, name)
@@ -186,7 +188,7 @@ async def test_compose_brings_a_page_a_stream_and_a_bot_through_caddy(
         async with caller(f"http://{address}", headers=host) as http:
             # Caddy asks replicas every two seconds whether they are ready.
             while (ready := await http.get("/readyz")).status_code != 200:
-                pass
+                await a_moment()
             assert ready.json()["replicas"] == {"api": 2, "worker": 2}
             page = await http.get("/", headers={"Accept": "text/html"})
             assert (page.status_code, "Pool · botpool" in page.text) == (200, True)
@@ -205,7 +207,7 @@ async def test_compose_brings_a_page_a_stream_and_a_bot_through_caddy(
             while (await http.get(f"{BOTS}/{bot}")).json()["lastHeartbeat"] == (
                 seen["lastHeartbeat"]
             ):
-                pass
+                await a_moment()
             # Bots reach what bots call, and nothing else.
             container = seen["containerRef"]
             script = (

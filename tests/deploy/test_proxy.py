@@ -17,6 +17,7 @@ from testbed.docker import need, server_program
 from testbed.image import run
 from tests.support.docker_ground import free_port
 from tests.support.server import BOTS, MEET, served
+from tests.support.waiting import a_moment
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -174,7 +175,7 @@ async def test_callers_and_bots_notice_nothing_when_a_replica_ends(
         async with site.client(Authorization=f"Bearer {one.key}") as caller:
             bot = (await caller.post(BOTS, json=_staying())).json()["bot"]["id"]
             while (await caller.get(f"{BOTS}/{bot}")).json()["status"] != "IN_CALL":
-                pass
+                await a_moment()
             over = asyncio.Event()
             calling = [asyncio.create_task(_call(site, one.key, over)) for _ in range(4)]
             assert await one.ends() == 0
@@ -188,7 +189,7 @@ async def test_callers_and_bots_notice_nothing_when_a_replica_ends(
             assert (seen["status"], seen["launchAttempts"]) == ("IN_CALL", 1)
             at = seen["lastHeartbeat"]
             while (await two.client.get(f"{BOTS}/{bot}")).json()["lastHeartbeat"] == at:
-                pass
+                await a_moment()
 
 
 def _staying() -> dict[str, Any]:

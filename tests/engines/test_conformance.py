@@ -16,6 +16,7 @@ from botpool.engines.simulated import SimulatedEngine
 from botpool.errors import ContainerMissing, EngineError, EngineRefused, ImageMissing
 from botpool.states import Platform
 from testbed.docker import BOT, BOT_IMAGE
+from tests.support.waiting import a_moment
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
@@ -70,14 +71,15 @@ class Stand:
         while word not in await self.engine.logs(container, 100):
             state = await self.state(container)
             assert state in {ContainerState.STARTING, ContainerState.RUNNING}, state
+            await a_moment()
 
     async def until(self, container: Container, state: ContainerState) -> None:
         while await self.state(container) is not state:
-            pass
+            await a_moment()
 
     async def until_over(self, container: Container) -> None:
         while await self.state(container) not in STOPPED:
-            pass
+            await a_moment()
 
     async def state(self, container: Container) -> ContainerState:
         return (await self.engine.observe(container)).state

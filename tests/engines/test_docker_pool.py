@@ -13,6 +13,7 @@ from botpool.engines.base import ContainerState
 from botpool.states import BotStatus, Platform, SlotStatus
 from testbed.docker import busybox_image, docker_daemon, load, push, registry
 from tests.support.site import opened
+from tests.support.waiting import a_moment
 from tests.support.works import container
 
 if TYPE_CHECKING:
@@ -145,7 +146,7 @@ async def test_a_pull_that_failed_is_taken_over_by_exactly_one_of_those_who_wait
     async with docker_site(database_url, folder, image_zoom=image) as site, site.worker():
         bots = [(await site.create(Platform.ZOOM)).bot for _ in range(5)]
         while not (pulls := await site.store.pulls.all()) or pulls[0].status != "failed":
-            pass
+            await a_moment()
         async with registry(folder / "registry", port) as store:
             await all_run(site, bots)
             assert set((await fetched(store)).values()) == {1}
@@ -161,7 +162,7 @@ async def test_a_pull_survives_a_kill_of_the_process_that_did_it(
         async with site.worker() as doomed:
             bots = [(await site.create(Platform.ZOOM)).bot for _ in range(3)]
             while not await site.store.pulls.all():
-                pass
+                await a_moment()
             doomed.kill()
             await doomed.wait()
             (pull,) = await site.store.pulls.all()
@@ -278,7 +279,7 @@ async def test_a_bot_in_a_container_claims_itself_and_nothing_of_it_reaches_the_
             await site.until_bot(bot.id, BotStatus.JOINING_CALL)
             slot = await site.slot_of(bot.id)
             while "claimed" not in await engine.logs(container(slot), 100):
-                pass
+                await a_moment()
             await site.end(slot)
             await site.until_slot(slot.id, SlotStatus.IDLE)
             lines = await site.store.bots.container_logs(bot.id)
@@ -309,7 +310,7 @@ async def test_a_docker_that_is_away_costs_no_bot_and_work_goes_on_when_it_is_ba
     ):
         bot = (await site.create(Platform.ZOOM)).bot
         while not await site.store.pulls.all():
-            pass
+            await a_moment()
         assert (await site.store.bots.get(bot.id)).status is BotStatus.DEPLOYING
         await stack.enter_async_context(docker_daemon(folder / "late"))
         await site.until_bot(bot.id, BotStatus.JOINING_CALL)

@@ -16,6 +16,7 @@ from botpool.models.diagnoses import Result
 from botpool.settings import Settings
 from testbed.docker import BOT, busybox_image
 from tests.support.helm import rules_of_the_chart
+from tests.support.waiting import a_moment
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
@@ -159,7 +160,7 @@ async def test_a_quota_that_is_too_small_or_used_up_is_told(place: Place) -> Non
     body = {"metadata": {"name": "few"}, "spec": {"hard": {"pods": "3"}}}
     await place.cluster.create(path, body)
     while "hard" not in (await place.cluster.api.get(f"{path}/few")).json().get("status", {}):
-        pass
+        await a_moment()
     assert "fewer than the 100 slots" in problem_of(await place.findings(), "quota")
     assert of(await place.findings(max_pool_size=3), "quota")[0][0] is Result.OK
     await place.cluster.api.patch(
@@ -168,7 +169,7 @@ async def test_a_quota_that_is_too_small_or_used_up_is_told(place: Place) -> Non
         headers={"Content-Type": "application/merge-patch+json"},
     )
     while (await place.cluster.api.get(f"{path}/few")).json()["status"]["hard"] != {"pods": "0"}:
-        pass
+        await a_moment()
     assert "used up" in problem_of(await place.findings(), "quota")
 
 

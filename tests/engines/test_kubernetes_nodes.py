@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
+
+import pytest
 
 from botpool.states import BotStatus, FailureCause, Platform, SlotStatus
 from testbed.docker import BOT, busybox_image
 from tests.support import kubernetes_ground
+from tests.support.kubernetes_engine import RULES
 from tests.support.kubernetes_ground import processes
 from tests.support.kubernetes_site import ground
 
@@ -21,6 +25,7 @@ if TYPE_CHECKING:
     from tests.support.kubernetes_ground import Ground
 
 BOTS = 20
+EACH = 2
 PARTS = 3
 """What a node fetches of the image: its configuration and two layers."""
 
@@ -50,6 +55,31 @@ async def test_an_image_is_fetched_once_a_node_however_many_bots_need_it(
                     await site.until_slot(slot.id, SlotStatus.IDLE)
                 fetched.append(len(await cluster.fetches("fresh:1")))
     assert fetched == [2 * PARTS, 2 * PARTS]
+
+
+async def test_bots_run_in_all_clusters_that_are_named(
+    database_url: str, tmp_path: Path, cluster: Cluster
+) -> None:
+    async with cluster.namespace() as one, cluster.namespace() as other:
+        config = {name: await cluster.kubeconfig_of(name, RULES) for name in (one, other)}
+        async with kubernetes_ground.ground(
+            *(cluster, tmp_path, database_url),
+            kubernetes_clusters=f"a={config[one]},b={config[other]}#/{other}",
+            max_slots_per_host=str(EACH),
+        ) as here:
+            bots = [await here.ask() for _ in range(2 * EACH)]
+            await here.in_meeting(*bots)
+            slots = [await here.slot_of(bot) for bot in bots]
+            assert Counter(slot.host for slot in slots) == {"a": EACH, "b": EACH}
+            here.meeting.over.set()
+            for bot in bots:
+                assert (await here.ended(bot)).status is BotStatus.DONE
+            for slot in slots:
+                await here.until_slot(slot.id, _idle)
+
+
+def _idle(slot: Slot | None) -> bool:
+    return slot is not None and slot.status is SlotStatus.IDLE
 
 
 @asynccontextmanager
@@ -85,8 +115,9 @@ async def leave_by_themselves(slots: list[Slot]) -> None:
         await asyncio.sleep(0.2)
 
 
+@pytest.mark.parametrize("deleted", [False, True])
 async def test_bots_of_a_node_that_is_cut_off_go_and_nothing_takes_their_place_before(
-    database_url: str, tmp_path: Path, whole_cluster: Cluster
+    database_url: str, tmp_path: Path, whole_cluster: Cluster, *, deleted: bool
 ) -> None:
     async with kubernetes_ground.ground(
         whole_cluster, tmp_path, database_url, max_pool_size="4", max_silence_ms="9000"
@@ -100,6 +131,8 @@ async def test_bots_of_a_node_that_is_cut_off_go_and_nothing_takes_their_place_b
             pods = await here.objects()
             path = here.path("pods", slots[2].container_ref or "")
             await whole_cluster.api.delete(path, params={"gracePeriodSeconds": 0})
+            if deleted:
+                await whole_cluster.api.delete("/api/v1/nodes/n2")
             for bot in (lost, forced):
                 found = await here.ended(bot)
                 assert found.failure_cause is FailureCause.HEARTBEAT_LOST

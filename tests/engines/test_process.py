@@ -28,6 +28,7 @@ from botpool.engines.process.tree import alive
 from botpool.errors import EngineRefused, EngineUnavailable
 from botpool.settings import Settings
 from botpool.states import Platform
+from tests.support.waiting import a_moment
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -78,6 +79,7 @@ async def started(engine: ProcessEngine, number: int = 1, word: str = "ready") -
     await engine.start(container, {})
     while word not in await engine.logs(container, 10):
         assert (await engine.observe(container)).state is ContainerState.RUNNING
+        await a_moment()
     return container
 
 
@@ -111,7 +113,7 @@ async def test_nothing_was_started_by_who_was_killed_before_it_could_record_it(
         folder, "engine.start(Container(engine.hosts()[0], 'pool-zoom-001-abcdef'), {})", "Run"
     )
     while working(folder, container):
-        pass  # the supervisor ends by itself: it was not told to go on
+        await a_moment()  # the supervisor ends by itself: it was not told to go on
     assert (await engine.observe(container)).state is ContainerState.CREATED
     await engine.start(container, {})
     assert (await engine.observe(container)).state is ContainerState.RUNNING
@@ -175,7 +177,7 @@ async def test_a_bot_that_ended_and_left_children_is_not_stopped(folder: Path) -
     container = await created(engine)
     await engine.start(container, {})
     while (observation := await engine.observe(container)).state is ContainerState.RUNNING:
-        pass
+        await a_moment()
     assert (observation.state, observation.exit_code) == (ContainerState.FAILED, 3)
     await engine.stop(container, 5)
     assert (await engine.observe(container)).state is ContainerState.EXITED
@@ -193,7 +195,7 @@ async def test_a_child_that_left_its_session_and_its_environment_is_found_and_en
     child = await escaped(folder, container)
     if not goes_on:
         while (observation := await engine.observe(container)).state is ContainerState.RUNNING:
-            pass
+            await a_moment()
         assert (observation.state, observation.exit_code) == (ContainerState.FAILED, 3)
         assert observation.detail.endswith(f": {child.pid}")
     await engine.stop(container, 5)
@@ -236,7 +238,7 @@ async def test_a_bot_whose_supervisor_is_killed_is_still_found_and_ended(folder:
     left = leader.children(recursive=True)
     leader.kill()
     while (observation := await engine.observe(container)).state is ContainerState.RUNNING:
-        pass
+        await a_moment()
     assert observation.state is ContainerState.FAILED
     await engine.stop(container, 5)
     observation = await engine.observe(container)
@@ -278,7 +280,7 @@ async def test_what_a_bot_leaves_behind_is_reaped(folder: Path) -> None:
     container = await started(engine)
     pid = int((folder / "slots" / container.ref / "work" / "child").read_text())
     while psutil.pid_exists(pid):
-        pass
+        await a_moment()
     assert (await engine.observe(container)).state is ContainerState.RUNNING
 
 
@@ -287,7 +289,7 @@ async def test_a_bot_that_kills_its_group_is_the_one_who_dies(folder: Path) -> N
     container = await created(engine)
     await engine.start(container, {})
     while (observation := await engine.observe(container)).state is ContainerState.RUNNING:
-        pass
+        await a_moment()
     assert (observation.state, observation.exit_code) == (ContainerState.EXITED, 128 + 9)
 
 
@@ -568,7 +570,7 @@ async def test_a_bot_that_was_killed_from_outside_has_exited(folder: Path) -> No
     for process in named(container):
         process.kill()
     while (observation := await engine.observe(container)).state is not ContainerState.EXITED:
-        pass
+        await a_moment()
     assert observation.exit_code == 128 + 9
 
 
@@ -578,7 +580,7 @@ async def test_a_command_that_is_not_there_exits_with_127(folder: Path) -> None:
     container = await created(engine)
     await engine.start(container, {})
     while (observation := await engine.observe(container)).state is ContainerState.RUNNING:
-        pass
+        await a_moment()
     assert (observation.state, observation.exit_code) == (ContainerState.EXITED, 127)
 
 
@@ -621,7 +623,7 @@ async def escaped(folder: Path, container: Container) -> psutil.Process:
     """The process that a bot left by ESCAPES."""
     path = folder / "slots" / container.ref / "work" / "child"
     while not path.exists():
-        pass
+        await a_moment()
     return psutil.Process(int(path.read_text()))
 
 
@@ -682,7 +684,7 @@ async def test_a_bot_whose_record_is_lost_is_still_stopped(folder: Path) -> None
     path = folder / "slots" / container.ref
     bot = path / "work" / "pid"
     while not bot.exists():
-        await asyncio.sleep(0)
+        await a_moment()
     process = psutil.Process(int(bot.read_text()))
     (path / "run.json").write_text("")
     with pytest.raises(EngineRefused):
@@ -696,6 +698,6 @@ async def test_folders_that_nobody_may_write_to_are_deleted(folder: Path) -> Non
     container = await created(engine)
     await engine.start(container, {})
     while (await engine.observe(container)).state is not ContainerState.EXITED:
-        await asyncio.sleep(0)
+        await a_moment()
     await engine.remove(container)
     assert [*(folder / "slots").glob("*pool-*")] == []

@@ -15,6 +15,7 @@ from botpool.engines.base import Container, ContainerSpec, ContainerState
 from botpool.engines.process.engine import ProcessEngine
 from botpool.states import Platform
 from tests.support.docker_scene import web_server
+from tests.support.waiting import a_moment
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -74,6 +75,7 @@ async def test_a_browser_runs_as_a_bot_and_nothing_of_it_is_left(
         while not ran.done():
             state = (await engine.observe(container)).state
             assert state is ContainerState.RUNNING, await engine.logs(container, 20)
+            await a_moment()
     assert "Chrome" in ran.result()
     family = leader.children(recursive=True)
     assert len(family) > 3

@@ -39,14 +39,19 @@ async def rules_of_the_chart() -> list[dict[str, Any]]:
     return rules
 
 
+def environment(cluster: Cluster | None = None) -> dict[str, str]:
+    """What `helm` and `kubectl` run with: they keep no files of their own."""
+    config = cluster.kubeconfig if cluster else os.devnull
+    return {"PATH": os.environ["PATH"], "HOME": os.devnull, "KUBECONFIG": str(config)}
+
+
 async def run(program: str, *arguments: str, cluster: Cluster | None = None) -> str:
     """What `helm` or `kubectl` prints. Raises `Failed` with what it complains about."""
     if not (FOLDER / "installed").exists():
         pytest.skip("needs Helm and kubectl: run tests/helm/install")
-    config = cluster.kubeconfig if cluster else os.devnull
     process = await asyncio.create_subprocess_exec(
         *(str(FOLDER / program), *arguments),
-        env={"PATH": os.environ["PATH"], "HOME": "/nonexistent", "KUBECONFIG": str(config)},
+        env=environment(cluster),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,

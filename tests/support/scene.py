@@ -11,6 +11,7 @@ from botpool.models.bots import NewBot
 from botpool.models.hosts import HostReport
 from botpool.models.queue import QueuePage
 from botpool.states import BotStatus, Platform
+from tests.support.waiting import a_moment
 
 if TYPE_CHECKING:
     import asyncio
@@ -96,6 +97,7 @@ class Scene:
         """Wait until the task waits for a lock in the database, as it must."""
         while not await self.database.fetch("SELECT FROM pg_locks WHERE NOT granted"):
             assert not task.done(), "it waited for nobody"
+            await a_moment()
 
     async def pass_time(self, **time: float) -> datetime:
         """Let so much time go by."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 
 from botpool.store.postgres.embedded import embedded_postgres
+from tests.support.waiting import a_moment
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -55,7 +56,7 @@ class Serve:
     async def until(self, *wanted: str) -> Counter[str]:
         """Wait until every bot is in one of these statuses."""
         while set(found := await self.statuses()) - set(wanted):
-            pass
+            await a_moment()
         return Counter(found)
 
     def logged(self, event: str) -> list[dict[str, Any]]:

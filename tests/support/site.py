@@ -23,6 +23,7 @@ from botpool.settings import Settings
 from botpool.store import Store, connect
 from botpool.store.invariants import broken_invariants
 from tests.support.scene import Scene
+from tests.support.waiting import a_moment
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -76,10 +77,11 @@ class Site(Scene):
     async def until_bot(self, bot_id: int, *statuses: BotStatus) -> None:
         while (found := await self.store.bots.get(bot_id)).status not in statuses:
             assert found.ended_at is None, found
+            await a_moment()
 
     async def until_slot(self, slot_id: int, status: SlotStatus) -> None:
         while (await self.store.slots.get(slot_id)).status is not status:
-            pass
+            await a_moment()
 
 
 @asynccontextmanager
@@ -147,5 +149,5 @@ async def _clean_up(engine: Engine) -> None:
         for found in await engine.list(host):
             await engine.stop(found.container, 0)
             while (await engine.observe(found.container)).state not in STOPPED:
-                pass
+                await a_moment()
             await engine.remove(found.container)

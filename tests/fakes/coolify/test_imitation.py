@@ -23,6 +23,7 @@ from tests.fakes.coolify import (
 )
 from tests.fakes.coolify.scene import imitated, served
 from tests.support.virtual_time import virtual
+from tests.support.waiting import a_moment
 
 IMAGE = ("server-a", "ghcr.io/x/bot:1")
 EXITED = "exited:unhealthy"
@@ -423,7 +424,7 @@ async def test_a_process_is_a_container() -> None:
         await scene.coolify.idle()
         (container,) = application.containers
         while (await scene.shown(application))["restart_count"] < 1:
-            pass
+            await a_moment()
         assert container.output[0][1] == "said"
         assert container.exit_codes[0] == 3
 
@@ -436,7 +437,7 @@ async def test_a_process_that_ignores_sigterm_is_killed() -> None:
         application = await scene.started()
         (container,) = application.containers
         while not (await scene.logs(application)):
-            pass
+            await a_moment()
         await scene.stop(application)
         await scene.coolify.idle()
         assert container.exit_codes == [137]
@@ -455,7 +456,7 @@ async def test_it_runs_on_a_port_and_leaves_nothing() -> None:
         uuid = (await client.post("/applications/dockerimage", json=body)).json()["uuid"]
         await client.post(f"/applications/{uuid}/start")
         while not (answer := await client.get(f"/applications/{uuid}/logs")).json().get("logs"):
-            pass
+            await a_moment()
         pid = int(answer.json()["logs"])
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)

@@ -14,6 +14,7 @@ from botpool.errors import InvalidRequest, KeyNotFound
 from botpool.settings import Settings
 from botpool.states import Role
 from botpool.store.queries import named_queries
+from tests.support.waiting import a_moment
 from tests.unit.test_limits import Clock
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def calls(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 async def used(scene: Scene, *, at: object) -> None:
     """Return once the only key is known to have been used then."""
     while (await scene.store.keys.all())[0].last_used_at != at:
-        pass
+        await a_moment()
 
 
 # Making and finding

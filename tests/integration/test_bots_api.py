@@ -7,6 +7,7 @@ import base64
 import re
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -16,6 +17,7 @@ from botpool.access.keys import Keys
 from botpool.access.projects import Projects
 from botpool.api import create_app
 from botpool.feed.stream import Feed
+from botpool.models.hosts import HostFailure
 from botpool.models.replicas import ReplicaRole
 from botpool.pool import Pool
 from botpool.settings import Settings
@@ -616,6 +618,10 @@ async def test_a_drained_slot_serves_its_bot_to_the_end_and_no_other(api: Api) -
     slot = await api.slot_of(bot["id"])
     drained = await api.admin.post(f"/api/v1/slots/{slot.id}/drain")
     assert (drained.status_code, drained.json()["draining"]) == (202, True)
+    await api.admin.post(f"/api/v1/slots/{slot.id}/drain")
+    told = [t.reason for t in await api.store.transitions.timeline(bot["id"]) if t.details == {}]
+    assert told[-1] == "drained: it gets no further bot, and is deleted once it is free"
+    assert told.count(told[-1]) == 1
     assert (await api.store.bots.get(bot["id"])).status is BotStatus.DEPLOYING
     await api.end(slot)
     assert await api.pool.slots.make_idle(slot.id, slot.lease) == []
@@ -649,6 +655,74 @@ async def test_a_slot_in_error_is_due_at_once_when_it_is_to_recover(api: Api) ->
     assert shown["waitingFor"] is None
 
 
+async def test_a_slot_and_its_container_say_that_a_claim_is_waited_for(api: Api) -> None:
+    bot = (await api.ask()).json()["bot"]
+    slot = await api.slot_of(bot["id"])
+    await api.store.replicas.seen("one", ReplicaRole.WORKER, "1", "here")
+    await api.pool.slots.record_container(slot.id, slot.lease, "c-1", host="here", attempt=1)
+    await api.pool.assignments.advance(
+        slot.id, slot.lease, BotStatus.JOINING_CALL, "container runs", heard=False
+    )
+
+    async def waits() -> list[dict[str, Any] | None]:
+        paths = (f"/slots/{slot.id}", "/containers/c-1/bot", f"/bots/{bot['id']}")
+        found = [(await api.admin.get(f"/api/v1{path}")).json() for path in paths]
+        found += (await api.admin.get("/api/v1/slots")).json()["slots"]
+        return [each["waitingFor"] for each in found]
+
+    first, *others = await waits()
+    assert first is not None
+    assert first["what"] == "claim"
+    assert others == [first] * 3
+    await api.pool.assignments.heartbeat(slot.id, slot.lease)
+    assert await waits() == [None] * 4
+
+
+async def test_a_bot_that_finds_no_room_is_told_what_ails_the_hosts(api: Api) -> None:
+    await api.store.replicas.seen("one", ReplicaRole.WORKER, "1", "here")
+
+    async def waits() -> tuple[str, str | None]:
+        waiting = (await api.admin.get(f"{BOTS}/{bot['id']}")).json()["waitingFor"]
+        return waiting["what"], waiting["error"]
+
+    for host in ("here", "there"):
+        await api.add_host(host, 1)
+        await api.ask()
+    bot = (await api.ask()).json()["bot"]
+    assert await waits() == ("room", None)  # both are full
+    for number in range(5):
+        await api.store.hosts.note_failure(
+            HostFailure(engine="process", host="here", what=f"{number}", reason="no space left"),
+            most=5,
+            within_ms=60_000,
+            probe_in_ms=60_000,
+        )
+    assert await waits() == ("room", None)  # one of them has room soon
+    await api.pool.hosts.drain("process", "there")
+    assert await waits() == ("room", "here is unhealthy: no space left; there is drained")
+
+
+async def test_a_bot_waits_for_a_worker_since_the_last_one_was_there(api: Api) -> None:
+    bot = (await api.ask()).json()["bot"]
+    await api.store.replicas.seen("one", ReplicaRole.WORKER, "1", "here")
+    seen = await api.pass_time(seconds=5)
+    await api.store.replicas.seen("one", ReplicaRole.WORKER, "1", "here")
+    await api.pass_time(minutes=1)
+
+    async def since() -> datetime:
+        waiting = (await api.admin.get(f"{BOTS}/{bot['id']}")).json()["waitingFor"]
+        assert waiting["what"] == "worker"
+        return datetime.fromisoformat(waiting["since"])
+
+    assert await since() == seen
+    # One that ends is not remembered, but what it did is.
+    await api.store.installation.take_duty("queue", 1000)
+    worked = await api.pass_time(seconds=1)
+    await api.store.replicas.gone("one")
+    await api.pass_time(minutes=1)
+    assert await since() == worked
+
+
 # In general
 
 
@@ -665,6 +739,32 @@ async def test_every_call_wants_a_key(api: Api) -> None:
             else:
                 without_a_key.add(path)
     assert without_a_key == {"/healthz", "/readyz"}
+
+
+async def test_why_a_slot_was_deleted_can_be_read_as_long_as_that_is_kept(api: Api) -> None:
+    idle = await api.idle()
+    await api.admin.delete(f"/api/v1/slots/{idle.id}")
+    problem(await api.admin.get(f"/api/v1/slots/{idle.id}"), 404, "slot_not_found")
+    path = f"/api/v1/slots/{idle.id}/timeline"
+    found = (await api.admin.get(path, params={"limit": 1})).json()
+    (last,) = found["events"]
+    assert (last["data"]["status"], last["data"]["reason"]) == (None, "deleted on request")
+    more = (await api.admin.get(path, params={"cursor": found["nextCursor"]})).json()
+    assert more["events"]
+    problem(await api.admin.get(f"/api/v1/slots/{idle.id + 1}/timeline"), 404, "slot_not_found")
+    await api.database.execute("DELETE FROM transitions WHERE machine = 'slot'")  # in time
+    problem(await api.admin.get(path), 404, "slot_not_found")
+
+
+async def test_a_slot_that_is_to_be_deleted_once_it_stopped_says_so(api: Api) -> None:
+    bot, slot = await api.running()
+    await api.end(slot)
+    await api.admin.delete(f"/api/v1/slots/{slot.id}")
+    last = (await api.admin.get(f"/api/v1/slots/{slot.id}/timeline")).json()["events"][0]
+    assert (last["type"], last["data"]["botId"]) == ("slot.noted", bot.id)
+    assert last["data"]["reason"] == (
+        "deleted on request: as soon as its container is proved stopped"
+    )
 
 
 async def test_hosts_are_listed_drained_and_undrained(database: Database) -> None:

@@ -390,8 +390,20 @@ async def test_a_container_from_before_is_made_anew_and_one_of_another_pool_is_k
         assert (await works.warm()).container_ref == again.container_ref
 
 
-async def test_slots_are_made_of_the_image_that_the_settings_name_now(database: Database) -> None:
-    async with working(database) as works:
+@pytest.mark.parametrize(
+    ("traits", "told"),
+    [
+        (Traits(), "container removed: its image is bot:2 now"),
+        (Traits(reusable=True, adaptable=True), "container changed: its image is bot:2 now"),
+    ],
+    ids=["made anew", "changed"],
+)
+async def test_slots_are_made_of_the_image_that_the_settings_name_now(
+    database: Database, traits: Traits, told: str
+) -> None:
+    async with working(database, traits=traits) as works:
+        if traits.adaptable:
+            works.engine.add_image("a", "bot:2")
         slot = await works.warm()
         newer = works.settings.model_copy(update={"image_google_meet": "bot:2"})
         other = await replace(works, settings=newer).replica()
@@ -400,7 +412,8 @@ async def test_slots_are_made_of_the_image_that_the_settings_name_now(database: 
         slot = await works.store.slots.get(slot.id)
         assert (slot.assigned_bot_id, slot.status) == (bot.id, SlotStatus.BUSY)
         assert slot.image == "bot:2"
-        assert works.engine.counts["pull a bot:2"] == 1
+        assert works.engine.counts["pull a bot:2"] == (not traits.adaptable)
+        assert told in await works.reasons(bot)
 
 
 @pytest.mark.parametrize("call", ["create", "start"])

@@ -22,6 +22,8 @@ from botpool.doctor import (
     folders,
 )
 from botpool.doctor import database as doctor_database
+from botpool.doctor.findings import Report
+from botpool.doctor.hosts import examine_room
 from botpool.engines.base import EngineName
 from botpool.models.replicas import ReplicaRole
 from botpool.settings import Settings
@@ -281,6 +283,40 @@ async def test_a_pool_that_its_hosts_have_no_room_for_is_a_warning(tmp_path: Pat
     assert only(findings, "room", "process").result is Result.WARNING
     findings = await diagnose(settings_in(tmp_path, max_slots_per_host=5, max_pool_size=5))
     assert only(findings, "room", "process").result is Result.OK
+
+
+@pytest.mark.parametrize(
+    ("warm", "left_out"),
+    [
+        ("google-meet=5", "microsoft-teams, zoom"),
+        ("google-meet=5,zoom=1", "microsoft-teams, zoom"),
+        ("google-meet=3,zoom=2", "microsoft-teams"),
+        ("google-meet=2,zoom=2", None),
+        ("2", None),
+    ],
+)
+async def test_warm_slots_that_leave_no_room_for_another_platform_are_a_warning(
+    tmp_path: Path, warm: str, left_out: str | None
+) -> None:
+    findings = await diagnose(
+        settings_in(tmp_path, max_slots_per_host=5, max_pool_size=5, warm_slots=warm)
+    )
+    found = only(findings, "room", "process")
+    if left_out is None:
+        assert found.result is Result.OK
+    else:
+        assert found.result is Result.WARNING
+        assert f"bots for {left_out} may wait in vain" in found.found
+
+
+async def test_warm_slots_take_room_from_no_platform_without_an_image() -> None:
+    settings = Settings(
+        engine="docker", image_zoom="bot:1", max_slots_per_host=2, warm_slots="zoom=2"
+    )
+    report = Report("docker")
+    await examine_room(report, settings, hosts=50)
+    await examine_room(report, settings.model_copy(update={"max_pool_size": 2}), hosts=1)
+    assert {finding.result for finding in report.findings} == {Result.OK}
 
 
 # The process engine

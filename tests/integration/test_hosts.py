@@ -10,7 +10,7 @@ import pytest
 
 from botpool.errors import EngineRefused, EngineUnavailable, NoImage
 from botpool.models.assignments import FailedLaunch
-from botpool.models.hosts import HostFailure
+from botpool.models.hosts import HostFailure, HostReport
 from botpool.states import (
     BotStatus,
     FailureCause,
@@ -86,6 +86,8 @@ async def test_a_host_that_fails_often_gets_no_new_work_until_a_probe_goes_well(
         for bot in [victim, *[await works.launched() for _ in range(2)]]:
             assert (await works.slot_of(bot.id)).host != host
         works.engine.bring_back(host)
+        answers = HostReport(host=host, capacity=None, open=True)
+        await works.pool.hosts.report("simulated", [answers])
         for _ in range(10):
             await works.go(minutes=1)
             await works.reconciler.recover_once()

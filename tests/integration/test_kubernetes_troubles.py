@@ -1,4 +1,4 @@
-"""A cluster whose API server is in trouble for long: bots that are heard don't notice."""
+"""A cluster in trouble: bots that are heard don't notice."""
 
 from __future__ import annotations
 
@@ -7,25 +7,22 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-import httpx
 import pytest
 
-from botpool.engines.kubernetes.api import KubernetesApi
-from botpool.engines.kubernetes.credentials import Access, User
 from botpool.engines.kubernetes.engine import KubernetesEngine
 from botpool.pool import Pool
 from botpool.reconciler import Reconciler
 from botpool.settings import Settings
-from botpool.states import BotStatus, Platform
+from botpool.states import BotStatus, FailureCause, Platform
 from botpool.store import Store
 from botpool.store.invariants import broken_invariants
 from tests.fakes.kubernetes import Server, Trouble
+from tests.support.kubernetes_engine import imitated_api
 from tests.support.scene import Scene
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from datetime import datetime
-    from pathlib import Path
 
     from botpool.models.bots import Bot
     from botpool.store import Database
@@ -68,15 +65,14 @@ class Trial(Scene):
 
 
 @asynccontextmanager
-async def trial(database: Database, folder: Path) -> AsyncIterator[Trial]:
+async def trial(database: Database) -> AsyncIterator[Trial]:
     server = Server()
-    access = Access("https://cluster", "bots", User({"token": "secret"}, folder, {}))
     store = Store(database)
     await store.installation.use_virtual_clock()
     settings = Settings(engine="kubernetes", image_google_meet=IMAGE, max_pool_size=10)
     installation = await store.installation.name()
     engine = KubernetesEngine(
-        {"a": KubernetesApi("a", access, httpx.MockTransport(server))},
+        {"a": imitated_api(server)},
         installation=installation,
         stop_grace_seconds=1,
         images={Platform.GOOGLE_MEET: IMAGE},
@@ -103,9 +99,9 @@ def pods(server: Server) -> dict[str, Any]:
 
 @pytest.mark.parametrize("trouble", Trouble)
 async def test_ten_minutes_of_trouble_delete_nothing_and_fail_no_bot_that_is_heard(
-    database: Database, tmp_path: Path, trouble: Trouble
+    database: Database, trouble: Trouble
 ) -> None:
-    async with trial(database, tmp_path) as on:
+    async with trial(database) as on:
         server = on.server
         heard = [await on.in_call() for _ in range(3)]
         await on.reconciler.compare_once()
@@ -133,3 +129,45 @@ async def test_ten_minutes_of_trouble_delete_nothing_and_fail_no_bot_that_is_hea
         assert not [each for each in server.deletions if each[0] == "pods" or each[1] in there]
         for bot in heard:
             assert (await on.store.bots.get(bot.id)).status is BotStatus.IN_CALL
+
+
+async def test_a_bot_whose_node_object_was_deleted_is_judged_by_its_heartbeats(
+    database: Database,
+) -> None:
+    async with trial(database) as on:
+        bot = await on.in_call()
+        slot = await on.slot_of(bot.id)
+        pod = on.server.objects["pods", slot.container_ref or ""]
+        # As the collector of pods does it, while the node may only be cut off.
+        pod["metadata"]["deletionTimestamp"] = "2000-01-01T00:00:00Z"
+        pod["status"]["phase"] = "Failed"
+        for _ in range(STEPS):
+            await on.go_on()
+        found = await on.store.bots.get(bot.id)
+        assert (found.status, found.launch_attempts) == (BotStatus.IN_CALL, 1)
+
+        await on.pass_time(minutes=10)
+        await on.reconciler.recover_once()
+        found = await on.store.bots.get(bot.id)
+        assert found.failure_cause is FailureCause.HEARTBEAT_LOST
+
+
+async def test_a_pod_that_its_node_does_not_admit_fails_its_launch_and_its_slot_is_given_up(
+    database: Database,
+) -> None:
+    async with trial(database) as on:
+        on.server.too_many = 1
+        bot = (await on.create()).bot
+        first = await on.slot_of(bot.id)
+        await on.reconciler.run_once()
+        found = await on.store.bots.get(bot.id)
+        assert found.status is BotStatus.JOINING_CALL
+        assert (found.launch_attempts, (await on.slot_of(bot.id)).id != first.id) == (2, True)
+        events = await on.store.transitions.timeline(bot.id)
+        assert any("its node had no room for it: no cpu" in each.reason for each in events)
+        # No kubelet ever says anything of its containers.
+        assert await on.store.slots.find(first.id) is None
+        (deleted,) = await database.fetch(
+            "SELECT reason FROM transitions WHERE machine = 'slot' AND to_status IS NULL"
+        )
+        assert "given up, not proved stopped" in deleted["reason"]

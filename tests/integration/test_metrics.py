@@ -25,6 +25,7 @@ from botpool.settings import Settings
 from botpool.states import BotStatus, FailureCause, Platform, Role
 from botpool.telemetry import Telemetry
 from tests.support.receiver import new_post
+from tests.support.waiting import a_moment
 from tests.support.works import new_reconciler, working
 from tests.unit.test_limits import Clock
 
@@ -328,7 +329,7 @@ async def test_a_database_that_hangs_delays_a_scrape_by_seconds_only(
     (app, _) = apps(scene, keys, Metrics())
     async with client(app) as http:
         while (await http.get("/metrics", headers=header(viewer))).status_code != 200:
-            pass  # a slow machine may need longer than that
+            await a_moment()  # a slow machine may need longer than that
         never = asyncio.Event()
 
         async def hang(*_: object) -> Any:

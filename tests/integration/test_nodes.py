@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from botpool.engines.base import ContainerState, Observation, Traits
-from botpool.states import BotStatus, FailureCause, SlotStatus
+import pytest
+
+from botpool.api.waiting import surroundings
+from botpool.engines.base import ContainerSpec, ContainerState, Observation, Traits
+from botpool.engines.simulated import SimulatedEngine
+from botpool.models.replicas import ReplicaRole
+from botpool.models.waiting import Wait, slot_waits_for
+from botpool.reconciler import Reconciler
+from botpool.states import BotStatus, FailureCause, Platform, SlotStatus
 from tests.support.works import IMAGE, container, working
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-
-    import pytest
 
     from botpool.engines.base import Container
     from botpool.models.bots import Bot
@@ -103,6 +109,24 @@ async def test_an_image_that_a_start_cant_bring_is_told_as_such(
         assert (found.status, found.failure_cause) == (BotStatus.FATAL, FailureCause.IMAGE_PULL)
 
 
+async def test_a_bot_whose_node_has_yet_to_pull_the_image_waits_for_it(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with nodes(database, monkeypatch) as (works, seen):
+        seen |= {"state": ContainerState.STARTING, "image_failed": True, "detail": "no route to r"}
+        bot = await works.launched()
+        slot = await works.slot_of(bot.id)
+        await works.store.replicas.seen("one", ReplicaRole.WORKER, "1", "here")
+        waiting = slot_waits_for(slot, await surroundings(works.store, [slot]))
+        assert waiting is not None
+        assert (waiting.what, waiting.error) == (Wait.IMAGE, "no route to r")
+        # Then it starts.
+        seen |= {"image_failed": False, "detail": "ContainerCreating"}
+        await works.go(seconds=20)
+        slot = await works.slot_of(bot.id)
+        assert (slot.waits_for, slot.deployment) == (None, "starting: ContainerCreating")
+
+
 async def test_no_start_waits_for_a_pull_or_for_its_turn(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -184,6 +208,57 @@ async def test_a_container_without_a_slot_is_kept_for_its_node_to_tell_its_end_f
         await works.pass_time(hours=2)
         await works.reconciler.compare_once()
         assert container(slot) not in works.engine.containers()
+
+
+@pytest.mark.parametrize("described", [True, False])
+async def test_a_slot_on_an_engine_that_is_not_used_any_more_is_only_clean_if_that_is_proved(
+    database: Database, monkeypatch: pytest.MonkeyPatch, *, described: bool
+) -> None:
+    async with nodes(database, monkeypatch) as (works, _):
+        bot = await in_call(works)
+        slot = await works.slot_of(bot.id)
+        other = SimulatedEngine()
+        monkeypatch.setattr(other, "name", "other")
+        engines = {engine.name: engine for engine in [other, *([works.engine] * described)]}
+        settings = works.settings.model_copy(update={"engine": "other"})
+        moved = Reconciler(
+            *(works.store, works.pool, engines, settings),
+            installation=await works.store.installation.name(),
+            seed=0,
+        )
+        await works.end(slot)
+        await moved.run_once()
+        assert await works.store.slots.find(slot.id) is None
+        said = await why_deleted(works)
+        assert said.startswith("new slots are on other, but this one is on simulated")
+        assert ("not proved stopped" in said) is not described
+        assert (container(slot) in works.engine.containers()) is not described
+
+
+async def test_containers_without_a_slot_do_not_wait_for_each_other(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with nodes(database, monkeypatch) as (works, _):
+        works.reconciler.step_seconds = 10  # so long only if they wait
+        for slot_id in range(1001, 1021):
+            spec = ContainerSpec(
+                host="a",
+                name=f"pool-zoom-{slot_id}-abcdef",
+                slot_id=slot_id,
+                slot_name=f"pool-zoom-{slot_id}",
+                platform=Platform.ZOOM,
+                image=IMAGE,
+                environment={},
+            )
+            await works.engine.create(spec)
+        stop, together = works.engine.stop, asyncio.Barrier(4)
+
+        async def slow(of: Container, grace_seconds: float) -> None:
+            await together.wait()
+            await stop(of, grace_seconds)
+
+        monkeypatch.setattr(works.engine, "stop", slow)
+        assert (await works.reconciler.compare_once()).removed == 20
 
 
 async def test_a_host_that_comes_later_is_looked_after_too(

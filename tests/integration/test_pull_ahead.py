@@ -15,12 +15,14 @@ from botpool.models.hosts import HostReport
 from botpool.models.pulls import PullKey
 from botpool.pool import Pool
 from botpool.states import BotStatus, Platform, SlotStatus
+from tests.support.waiting import a_moment
 from tests.support.works import IMAGE, container, new_reconciler, working
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from botpool.engines.base import Container, PullProgress
+    from botpool.models.slots import Slot
     from botpool.store import Database
     from tests.support.works import Works
 
@@ -39,6 +41,12 @@ async def bring(works: Works) -> None:
 
 async def images(works: Works) -> dict[tuple[str, str], str]:
     return {(pull.host, pull.image): pull.status for pull in await works.store.pulls.all()}
+
+
+async def story(works: Works, slot: Slot) -> list[str]:
+    """What was told of a slot, the newest first."""
+    page = await works.store.events.of_slot(slot.id, 2**62, 50, 2**20)
+    return [event.data["reason"] for event in page.events]
 
 
 async def test_every_host_has_every_image_before_a_bot_asks(database: Database) -> None:
@@ -154,6 +162,7 @@ async def test_a_pull_that_no_bot_waits_for_gives_way_to_one_that_a_bot_waits_fo
         assert await begun.get() == "zoom:1"
         while ("a", IMAGE) in await images(works):
             assert not working_on.done()
+            await a_moment()
         go.set()
         await working_on
         assert (await works.store.bots.get(bot.id)).status is BotStatus.JOINING_CALL
@@ -190,6 +199,7 @@ async def test_a_slot_is_started_without_a_bot_where_only_a_start_brings_the_ima
         assert slot.status is SlotStatus.IDLE
         assert works.engine.running() == []
         assert await images(works) == {("a", IMAGE): "present"}
+        assert f"its start brought {IMAGE}" in await story(works, slot)
         bot = await works.launched()
         assert (await works.slot_of(bot.id)).id == slot.id
         assert works.engine.counts[f"pull a {IMAGE}"] == 1
@@ -240,6 +250,7 @@ async def test_a_start_that_fails_is_told_and_its_slot_is_idle_again(database: D
         assert slot.status is SlotStatus.IDLE
         (pull,) = await works.store.pulls.all()
         assert (pull.status, pull.error) == ("failed", "it broke")
+        assert f"its start did not bring {IMAGE}: it broke" in await story(works, slot)
 
 
 async def test_nothing_is_started_while_a_bot_is_launched(database: Database) -> None:

@@ -12,11 +12,13 @@ from botpool.engines.simulated import Faults
 from botpool.errors import EngineRefused, EngineUnavailable
 from botpool.models.pulls import PullKey
 from botpool.states import BotStatus, FailureCause, Platform
+from tests.support.waiting import a_moment
 from tests.support.works import IMAGE, working
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from botpool.models.bots import Bot
     from botpool.store import Database
     from tests.support.works import Works
 
@@ -36,6 +38,18 @@ class Gate:
         self.begun.put_nowait((host, image, verdict))
         await verdict
         return await self._pull(host, image, progress)
+
+
+async def told(works: Works, bot: Bot) -> list[str]:
+    """The errors of pulls that were told in a bot's timeline."""
+    return [reason for reason in await works.reasons(bot) if reason.startswith("pull ")]
+
+
+def take_registry_away(works: Works, error: str = "the registry is down") -> None:
+    async def fail(*_: object) -> bool:
+        raise EngineUnavailable(error)
+
+    works.engine.pull = fail  # type: ignore[method-assign, assignment]
 
 
 async def statuses(works: Works) -> list[BotStatus]:
@@ -89,6 +103,7 @@ async def test_who_waits_for_a_pull_holds_no_place_on_the_host(database: Databas
         _, _, verdict = await gate.begun.get()
         while (await works.store.bots.get(other.id)).status is not BotStatus.JOINING_CALL:
             assert not work.done()
+            await a_moment()
         verdict.set_result(None)
         await work
 
@@ -257,9 +272,82 @@ async def test_why_a_pull_fails_is_told_to_those_who_wait_once_until_it_changes(
         why = "a full disk"
         await works.go(seconds=100)
         for bot in bots:
-            told = [reason for reason in await works.reasons(bot) if reason.startswith("pull ")]
-            assert told[-1].endswith(f"of {IMAGE} failed: a full disk")
-            assert len(told) <= 2
-        assert any("no route, after 1 s" in reason for reason in await works.reasons(bots[0]))
+            first, second = await told(works, bot)
+            assert first.endswith(f"of {IMAGE} failed: no route, after 1 s")
+            assert second.endswith(f"of {IMAGE} failed: a full disk")
         (pull,) = await works.store.pulls.all()
         assert pull.error == "a full disk"
+
+
+async def test_an_error_that_nobody_was_told_of_is_news_to_the_first_bot_that_waits(
+    database: Database,
+) -> None:
+    async with working(database) as works:
+        take_registry_away(works)
+        await works.reconciler.bring_images("simulated", "a")
+        await works.reconciler.pulls_finished()
+        bot = await works.launched()
+        (only,) = await told(works, bot)
+        assert only.endswith(f"of {IMAGE} failed: the registry is down")
+
+
+async def test_a_bot_that_comes_to_wait_just_as_a_pull_fails_is_told_why(
+    database: Database,
+) -> None:
+    async with working(database) as works:
+        take_registry_away(works)
+        failed, looked_again = asyncio.Event(), asyncio.Event()
+        pulls, assignments = works.store.pulls, works.pool.assignments
+        finish, take, record = pulls.finish, pulls.take, assignments.record_deployment
+
+        async def finish_late(*arguments: Any) -> None:
+            failed.set()
+            await looked_again.wait()
+            await finish(*arguments)
+
+        async def record_late(*arguments: Any, **more: Any) -> None:
+            await failed.wait()
+            await record(*arguments, **more)
+
+        async def look(*arguments: Any) -> Any:
+            pull = await take(*arguments)
+            if failed.is_set():
+                looked_again.set()
+            return pull
+
+        pulls.finish = finish_late  # type: ignore[method-assign, assignment]
+        assignments.record_deployment = record_late  # type: ignore[method-assign, assignment]
+        pulls.take = look  # type: ignore[method-assign, assignment]
+        bot = await works.launched()
+        assert await told(works, bot) == [f"pull 1 of {IMAGE} failed: the registry is down"]
+
+
+async def test_a_bot_that_comes_while_a_pull_waits_for_its_next_try_is_told_why(
+    database: Database,
+) -> None:
+    async with working(database) as works:
+        take_registry_away(works)
+        await works.launched()
+        later = await works.launched()
+        assert await told(works, later) == [f"pull 1 of {IMAGE} failed: the registry is down"]
+        for _ in range(3):
+            await works.go(seconds=100)
+        assert len(await told(works, later)) == 1
+
+
+async def test_of_two_who_tell_a_bot_the_same_error_at_once_one_is_heard(
+    database: Database,
+) -> None:
+    async with working(database) as works:
+        bot = (await works.create()).bot
+        slot = await works.slot_of(bot.id)
+        async with database.transaction() as connection:
+            first = await connection.fetch(
+                "SELECT * FROM tell_error(ARRAY[$1::bigint], ARRAY[$2::bigint], $3, $3, 1)",
+                slot.id,
+                slot.lease,
+                "away",
+            )
+            second = asyncio.create_task(works.pool.slots.tell_error(slot, "away", 2))
+            await works.until_blocked(second)
+        assert (len(first), await second) == (1, [])

@@ -12,6 +12,7 @@ from botpool.pool import Pool
 from botpool.states import BotStatus, Platform, SlotStatus
 from botpool.store import Store, connect
 from tests.support.scene import new_bot
+from tests.support.waiting import a_moment
 from tests.support.works import working
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ AN_HOUR = 3_600_000
 async def until(works: Works, bot_id: int, status: BotStatus) -> None:
     """Wait for what somebody else does."""
     while (await works.store.bots.get(bot_id)).status is not status:
-        pass
+        await a_moment()
 
 
 async def test_a_slot_that_a_replica_has_reserved_is_no_others_until_that_expires(
@@ -176,6 +177,7 @@ async def test_it_goes_on_when_its_connections_are_cut(database_url: str) -> Non
         bot = (await pool.creation.create_bot(new_bot(Platform.ZOOM))).bot
         while (await works.store.bots.get(bot.id)).status is not BotStatus.JOINING_CALL:
             assert not running.done()
+            await a_moment()
         works.reconciler.stop()
         await running
 
@@ -199,7 +201,7 @@ async def test_it_ends_only_when_what_it_does_is_done_or_handed_over(
         bot = (await works.create(Platform.ZOOM)).bot
         running = asyncio.create_task(works.reconciler.run(database))
         while (await works.slot_of(bot.id)).deployment_started_at is None:
-            pass
+            await a_moment()
         works.reconciler.stop()
         await running
         slot = await works.slot_of(bot.id)
@@ -218,7 +220,7 @@ async def test_work_on_a_slot_that_is_somebody_elses_by_now_is_given_up(
         bot = (await works.create(Platform.ZOOM)).bot
         running = asyncio.create_task(works.reconciler.run(database))
         while (await works.slot_of(bot.id)).deployment_started_at is None:
-            pass
+            await a_moment()
         await database.execute("UPDATE bot_pool_slots SET reserved_by = 'other'")
         while works.reconciler.busy:
             assert (await works.slot_of(bot.id)).reserved_by == "other"

@@ -7,12 +7,14 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
+from structlog.testing import capture_logs
 
 from botpool.engines.simulated import Faults
 from botpool.errors import StaleLease
 from botpool.models.assignments import FailedLaunch
 from botpool.models.pulls import PullKey
-from botpool.reconciler import decisions
+from botpool.models.slots import WaitsFor
+from botpool.reconciler import decisions, recovery
 from botpool.reconciler.decisions import Outcome, counted
 from botpool.reconciler.recovery import carry_out
 from botpool.states import BotStatus, FailureCause, SlotStatus
@@ -491,3 +493,101 @@ async def test_a_drained_slot_in_error_is_deleted_by_hand_and_counted_so(
         (deleted,) = await works.reconciler.recover_once(by_hand=True)
         assert deleted.outcome is Outcome.DELETED
         assert await works.store.slots.all() == []
+
+
+async def test_a_repair_by_hand_that_hangs_holds_up_no_other(database: Database) -> None:
+    async with working(database, hosts=("a", "b")) as works:
+        slots = [await works.slot_of((await works.launched()).id) for _ in range(2)]
+        for slot in slots:
+            await works.end(slot)
+            await works.pool.slots.fail(slot.id, slot.lease, "it did not stop")
+        works.engine.hang("a")
+        works.reconciler.step_seconds = 0.2
+        hung, repaired = await works.reconciler.recover_once(by_hand=True)
+        assert (hung.outcome, hung.reason) == (Outcome.SKIPPED, "no answer within 0.2 s")
+        assert (repaired.subject, repaired.outcome) == (slots[1].slot_name, Outcome.RECOVERED)
+
+
+async def test_what_fails_unexpectedly_is_told_and_holds_up_no_other(database: Database) -> None:
+    async with working(database) as works:
+        await in_error(works)
+
+        async def repair(_: Slot) -> Outcome:
+            raise KeyError("a mistake")
+
+        context = works.reconciler._context
+        (found,) = await recovery.in_error(context, repair)
+        done = await carry_out(found)
+        assert (done.outcome, done.reason) == (
+            Outcome.SKIPPED,
+            "it failed: KeyError('a mistake')",
+        )
+
+
+async def test_each_decision_names_the_bot_whose_story_it_is_part_of(database: Database) -> None:
+    async with working(database, max_pool_size=2, faults=SLOW) as works:
+        first = (await works.create()).bot
+        slot = await works.slot_of(first.id)
+        await works.store.reservations.reserve(slot.id, "dead", 15_000)
+        key = PullKey("simulated", "a", slot.image or "")
+        await works.store.pulls.take(key, "dead", 15_000)
+        await works.pool.assignments.record_deployment(slot, None, waits_for=WaitsFor.IMAGE)
+        second = (await works.create()).bot
+        other = await works.slot_of(second.id)
+        await works.end(other)
+        await works.pool.slots.fail(other.id, other.lease, "it did not stop")
+        third = (await works.create(queue_timeout_ms=1000)).bot
+        await works.pass_time(seconds=20)
+        with capture_logs() as lines:
+            await works.reconciler.recover_once(by_hand=True)
+        told = {line["found"]: line for line in lines if line["event"] == "recovery"}
+        assert {found: line["bot_id"] for found, line in told.items()} == {
+            "error": second.id,
+            "queue": third.id,
+            "reservation": first.id,
+            "pull": first.id,
+        }
+        assert told["pull"]["correlation_id"] == first.correlation_id
+
+
+async def test_a_slot_whose_bot_has_ended_is_released_in_the_bot_s_name(
+    database: Database,
+) -> None:
+    async with working(database) as works:
+        bot = await works.launched()
+        await database.execute(
+            "WITH ended AS ("
+            " UPDATE bots SET status = 'DONE', ended_at = botpool_now() WHERE id = $1 RETURNING *"
+            ") INSERT INTO transitions"
+            " (at, machine, platform, from_status, to_status, bot_id, correlation_id, reason)"
+            " SELECT ended_at, 'bot', platform, 'JOINING_CALL', status, id, correlation_id, 'done'"
+            " FROM ended",
+            bot.id,
+        )
+        (decision,) = await works.reconciler.recover_once()
+        assert decision.step == "ended"
+        assert decision.bot is not None
+        assert decision.bot.id == bot.id
+
+
+async def test_a_skip_is_told_once_until_its_reason_changes(database: Database) -> None:
+    async with working(database, faults=SLOW) as works:
+        bot = await stuck(works)
+        await works.pass_time(minutes=15)
+        works.engine.take_away("a")
+
+        async def told() -> list[tuple[str, str, int]]:
+            with capture_logs() as lines:
+                await works.reconciler.recover_once()
+            return [
+                (line["outcome"], line["reason"], line["bot_id"])
+                for line in lines
+                if line["event"] == "recovery"
+            ]
+
+        assert await told() == [("skipped", "the engine can't say: a doesn't answer.", bot.id)]
+        for _ in range(3):
+            assert await told() == []
+        works.engine.bring_back("a")
+        ((outcome, _, _),) = await told()
+        assert outcome == "failed"

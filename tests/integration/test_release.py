@@ -181,7 +181,8 @@ async def test_a_slot_that_cannot_be_made_well_is_deleted_after_three_attempts(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with working(database) as works:
-        slot = await works.slot_of((await works.launched()).id)
+        bot = await works.launched()
+        slot = await works.slot_of(bot.id)
         monkeypatch.setattr(works.engine, "stop", refuse)
         await works.end(slot)
         await works.reconciler.run_once()
@@ -192,6 +193,14 @@ async def test_a_slot_that_cannot_be_made_well_is_deleted_after_three_attempts(
             await works.go(seconds=waits[-1])
         assert len(waits) == 2
         assert waits[1] > waits[0] * 1.2
+        # Each attempt is told, and that it was the last.
+        told = (await works.store.events.of_slot(slot.id, 2**62, 50, 2**20)).events
+        reasons = [event.data["reason"] for event in reversed(told)]
+        assert [reason for reason in reasons if "recover" in reason] == [
+            *(f"recovery {number} of 3 failed: it will not" for number in (1, 2, 3)),
+            "given up after 3 failed recoveries: it will not",
+        ]
+        assert {event.data["botId"] for event in told[1:]} == {bot.id}
         assert (await works.create()).bot.slot_name == slot.slot_name
 
 

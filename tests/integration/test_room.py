@@ -83,6 +83,76 @@ async def test_a_drained_host_gets_no_new_work_until_it_is_undrained(scene: Scen
     assert (await scene.slot_of(bot.id)).id == idle.id
 
 
+async def away(scene: Scene, host: str = "here") -> None:
+    await scene.pool.hosts.report("process", [HostReport(host=host, capacity=None, open=False)])
+
+
+async def test_the_idle_slots_of_a_host_that_is_away_get_no_bot_until_it_is_back(
+    scene: Scene,
+) -> None:
+    idle = await scene.idle()
+    await scene.add_host("another")
+    await away(scene)
+    first = await scene.slot_of((await scene.create()).bot.id)
+    assert (first.id, first.host) != (idle.id, "here")
+    await scene.pool.hosts.drain("process", "another")
+    second = (await scene.create()).bot
+    assert second.status is BotStatus.QUEUED
+    await scene.add_host()
+    assert (await scene.slot_of(second.id)).id == idle.id
+
+
+@pytest.mark.parametrize("then", ["undrained", "healthy"])
+async def test_slots_get_no_bot_before_all_is_well_with_their_host(scene: Scene, then: str) -> None:
+    """It is drained or unhealthy, and away: the end of the one is not that of the other."""
+    await scene.idle()
+    hosts = scene.pool.hosts
+    if then == "undrained":
+        await hosts.drain("process", "here")
+        await away(scene)
+        await hosts.drain("process", "here", drain=False)
+    else:
+        await scene.database.execute(
+            "UPDATE hosts SET unhealthy_since = botpool_now(), probe_at = botpool_now()"
+        )
+        await away(scene)
+        await hosts.note_healthy("process", "here")
+    bot = (await scene.create()).bot
+    assert bot.status is BotStatus.QUEUED
+    await scene.add_host()
+    assert (await scene.store.bots.get(bot.id)).status is BotStatus.DEPLOYING
+
+
+@pytest.mark.parametrize("closed", ["drained", "away"])
+async def test_idle_slots_of_a_host_without_work_do_not_keep_the_pool_from_growing(
+    scene: Scene, closed: str
+) -> None:
+    """The pool is as large as it may be, but for slots that no bot can have."""
+    await scene.database.execute("UPDATE pools SET max_size = 2")
+    bots = [(await scene.create()).bot for _ in range(2)]
+    useless = [await scene.slot_of(bot.id) for bot in bots]
+    await scene.end(useless[0])
+    await scene.pool.slots.make_idle(useless[0].id, useless[0].lease)
+    if closed == "drained":
+        await scene.pool.hosts.drain("process", "here")
+    else:
+        await away(scene)
+    # Nobody needs its place: there is no other host yet.
+    waiting = [(await scene.create()).bot for _ in range(2)]
+    assert len(await scene.store.slots.all()) == 2
+    await scene.add_host("another")
+    assert (await scene.slot_of(waiting[0].id)).host == "another"
+    assert (await scene.store.bots.get(waiting[1].id)).status is BotStatus.QUEUED
+    # The other becomes idle, and its place is needed at once.
+    await scene.end(useless[1])
+    await scene.pool.slots.make_idle(useless[1].id, useless[1].lease)
+    assert (await scene.slot_of(waiting[1].id)).host == "another"
+    gone = await scene.database.fetch("SELECT reason FROM transitions WHERE to_status IS NULL")
+    assert [row["reason"] for row in gone] == [
+        "its host gets no new work, and its pool is as large as it may be"
+    ] * 2
+
+
 async def test_a_host_that_does_not_exist_can_t_be_drained(scene: Scene) -> None:
     with pytest.raises(HostNotFound, match="There is no host nowhere of the engine process"):
         await scene.pool.hosts.drain("process", "nowhere")
@@ -102,6 +172,35 @@ async def test_an_idle_slot_makes_way_for_another_platform_that_has_no_room(scen
     assert left == ["pool-google-meet-002", "pool-zoom-001"]
     (gone,) = await scene.database.fetch("SELECT reason FROM transitions WHERE to_status IS NULL")
     assert gone["reason"] == "its room was needed for zoom"
+
+
+async def test_nobody_of_another_platform_is_overtaken_by_those_who_wait_for_the_same_room(
+    scene: Scene,
+) -> None:
+    await scene.add_host(capacity=1)
+    running = (await scene.create(MEET)).bot
+    waiting = [(await scene.create(platform)).bot for platform in (ZOOM, MEET, ZOOM, MEET)]
+    served = []
+    for _ in waiting:
+        slot = await scene.slot_of(running.id)
+        await scene.end(slot)
+        await scene.pool.slots.make_idle(slot.id, slot.lease)
+        (running,) = [
+            bot
+            for bot in [await scene.store.bots.get(bot.id) for bot in waiting]
+            if bot.status is BotStatus.DEPLOYING
+        ]
+        served.append(running.id)
+    assert served == [bot.id for bot in waiting]
+
+
+async def test_room_for_several_goes_to_all_platforms_in_one_order(scene: Scene) -> None:
+    await scene.add_host(capacity=1)
+    bots = [(await scene.create(platform)).bot for platform in (MEET, MEET, ZOOM, MEET, ZOOM)]
+    await scene.add_host(capacity=3)
+    assert [(await scene.store.bots.get(bot.id)).status for bot in bots] == [
+        BotStatus.DEPLOYING
+    ] * 3 + [BotStatus.QUEUED] * 2
 
 
 async def test_a_slot_that_is_kept_warm_makes_no_way(scene: Scene) -> None:

@@ -17,6 +17,7 @@ from botpool.pool.retention import Retention
 from botpool.settings import Settings
 from botpool.states import Role
 from botpool.store.queries import named_queries
+from tests.support.waiting import a_moment
 
 if TYPE_CHECKING:
     from botpool.models.keys import ApiKey
@@ -72,7 +73,7 @@ async def test_of_two_that_use_a_code_at_once_one_is_signed_in(
         both = asyncio.gather(sessions.sign_in(code), Sessions(scene.store).sign_in(code))
         waiting = "SELECT count(*) AS n FROM pg_locks WHERE NOT granted"
         while (await scene.database.fetch(waiting))[0]["n"] < 2:
-            pass
+            await a_moment()
     assert sorted(signed is None for signed in await both) == [False, True]
     assert len(await sessions.listed()) == 1
 

@@ -6,13 +6,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from botpool.api.waiting import what_bots_wait_for
 from botpool.engines.base import Traits
 from botpool.engines.simulated import Faults
+from botpool.models.replicas import ReplicaRole
+from botpool.models.waiting import Wait
 from botpool.states import BotStatus, SlotStatus
 from tests.support.works import IMAGE, working
 
 if TYPE_CHECKING:
+    from botpool.engines.base import Container
     from botpool.models.bots import Bot
+    from botpool.models.slots import Slot
     from botpool.store import Database
     from tests.support.works import Works
 
@@ -53,15 +58,21 @@ async def test_a_bot_that_claims_before_the_engine_tells_lets_the_others_go_on(
         assert (await works.slot_of(second.id)).deployment_status == "starting"
 
 
+async def one_of_three_starts(works: Works) -> tuple[list[Bot], Container, Slot]:
+    """Three bots that need an image; the container whose start is to bring it, and its slot."""
+    bots = [(await works.create()).bot for _ in range(3)]
+    await works.reconciler.run_once()
+    (started,) = works.engine.running()
+    held = next(s for s in await works.store.slots.all() if s.container_ref == started.ref)
+    return bots, started, held
+
+
 @pytest.mark.parametrize("ends", ["cancelled", "failed"])
 async def test_when_the_first_one_comes_to_nothing_exactly_one_tries_next(
     database: Database, ends: str
 ) -> None:
     async with working(database, faults=SLOW, traits=LIKE_COOLIFY, max_launch_attempts=1) as works:
-        bots = [(await works.create()).bot for _ in range(3)]
-        await works.reconciler.run_once()
-        (started,) = works.engine.running()
-        held = next(s for s in await works.store.slots.all() if s.container_ref == started.ref)
+        bots, started, held = await one_of_three_starts(works)
         if ends == "cancelled":
             await works.pool.assignments.stop_bot(held.assigned_bot_id or 0)
         else:
@@ -74,6 +85,34 @@ async def test_when_the_first_one_comes_to_nothing_exactly_one_tries_next(
         await works.go(seconds=100)
         await works.go(seconds=30)
         assert {*await statuses(works, left)} == {BotStatus.JOINING_CALL}
+
+
+async def test_those_who_wait_are_told_what_the_first_start_failed_with(
+    database: Database,
+) -> None:
+    async with working(database, faults=SLOW, traits=LIKE_COOLIFY, max_launch_attempts=1) as works:
+        bots, started, held = await one_of_three_starts(works)
+        waiting = [bot for bot in bots if bot.id != held.assigned_bot_id]
+        works.engine.fail(started)
+        works.engine.lose_image("a", IMAGE)
+        await works.go(seconds=30)
+        (pull,) = await works.store.pulls.all()
+        assert (pull.status, pull.attempts, pull.error) == ("pulling", 2, "it broke")
+        for bot in waiting:
+            told = [reason for reason in await works.reasons(bot) if reason.startswith("pull ")]
+            assert told == [f"pull 1 of {IMAGE} failed: it broke"]
+        # The one whose start brings the image now says so.
+        await works.store.replicas.seen("one", ReplicaRole.WORKER, "1", "here")
+        _, waits = await what_bots_wait_for(
+            works.store, [await works.store.bots.get(bot.id) for bot in waiting]
+        )
+        assert [(wait.what, wait.error) for wait in waits.values() if wait] == [
+            (Wait.IMAGE, "it broke")
+        ] * 2
+        assert {wait.detail for wait in waits.values() if wait} == {
+            f"its own start brings {IMAGE} to a",
+            f"{IMAGE} could not be pulled to a",
+        }
 
 
 async def test_the_pull_of_a_deployment_goes_on_with_another_replica(database: Database) -> None:

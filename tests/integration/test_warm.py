@@ -62,6 +62,33 @@ async def test_warm_slots_stay_within_the_room_of_hosts_and_are_spread(database:
         assert Counter(slot.host for slot in slots) == {"a": 3, "b": 3}
 
 
+async def test_a_warm_slot_gets_the_room_of_an_idle_one_that_nobody_keeps(
+    database: Database,
+) -> None:
+    async with working(database, warm_slots="zoom=1", max_slots_per_host=2) as works:
+        bots = [await works.launched() for _ in range(2)]
+        for bot in bots:
+            await works.end(await works.slot_of(bot.id))
+        await works.reconciler.run_once()
+        assert [slot.status for slot in await works.store.slots.all()] == [SlotStatus.IDLE] * 2
+        assert [slot.platform for slot in await keep(works)] == [
+            Platform.GOOGLE_MEET,
+            Platform.ZOOM,
+        ]
+
+
+async def test_warm_slots_that_no_bot_can_have_are_made_elsewhere(database: Database) -> None:
+    """The pool is as large as it may be, and its idle slots are on a host that is drained."""
+    async with working(
+        database, hosts=("a", "b"), warm_slots="google-meet=2", max_pool_size=2
+    ) as works:
+        await works.pool.hosts.drain("simulated", "b")
+        assert [slot.host for slot in await keep(works)] == ["a", "a"]
+        await works.pool.hosts.drain("simulated", "b", drain=False)
+        await works.pool.hosts.drain("simulated", "a")
+        assert [slot.host for slot in await keep(works)] == ["b", "b"]
+
+
 async def test_warm_slots_stay_within_the_maximum(database: Database) -> None:
     async with working(database, warm_slots="google-meet=9", max_pool_size=4) as works:
         assert len(await keep(works)) == 4

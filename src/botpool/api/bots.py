@@ -235,7 +235,7 @@ async def list_bots(
 @router.get("/{botId:int}", responses=documented(BotNotFound))
 async def get_bot(bot_id: BotId, caller: TheCaller, store: TheStore) -> BotOut:
     """Get one bot, with its place in the queue and its slot."""
-    return await _shown(store, caller, await visible(store, caller, bot_id))
+    return await shown(store, caller, await visible(store, caller, bot_id))
 
 
 @router.post("/{botId:int}/stop", responses=documented(BotNotFound))
@@ -253,7 +253,7 @@ async def stop_bot(
     await visible(store, caller, bot_id)
     reason = request.reason if request and request.reason else _STOPPED
     await pool.assignments.stop_bot(bot_id, reason)
-    return await _shown(store, caller, await store.bots.get(bot_id))
+    return await shown(store, caller, await store.bots.get(bot_id))
 
 
 @router.delete("/{botId:int}", status_code=204, responses=documented(BotNotFound, BotLive))
@@ -356,7 +356,8 @@ def _project_of(caller: ApiKey, asked: int | None) -> int:
     return asked or caller.project_id or DEFAULT_PROJECT
 
 
-async def _shown(store: Store, caller: ApiKey, bot: Bot) -> BotOut:
+async def shown(store: Store, caller: ApiKey, bot: Bot) -> BotOut:
+    """A bot as the caller sees it, with its place in the queue, its slot and what it waits for."""
     place = await store.queue.place(bot.id) if bot.status is BotStatus.QUEUED else None
     slots, waiting = await what_bots_wait_for(store, [bot])
     slot = slots.get(bot.id)

@@ -5,6 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query
 
 from botpool.api.auth import KeyRoute, TheAdmin
+from botpool.api.bots import shown
 from botpool.api.dependencies import ThePool, TheStore
 from botpool.api.errors import documented
 from botpool.api.events import MOST_BYTES, Timeline
@@ -111,23 +112,25 @@ async def get_slot(slot_id: SlotId, _: TheAdmin, store: TheStore) -> SlotOut:
 async def get_slot_timeline(
     slot_id: SlotId, _: TheAdmin, store: TheStore, cursor: Cursor = None, limit: Limit = 200
 ) -> Timeline:
-    """List what happened to a slot, the newest first."""
-    await store.slots.get(slot_id)
+    """List what happened to a slot, the newest first; also to one that is deleted by now."""
     (before,) = (_LARGEST,) if cursor is None else place_of(cursor, whole_number)
-    return Timeline.of(await store.events.of_slot(slot_id, before, limit, MOST_BYTES))
+    page = await store.events.of_slot(slot_id, before, limit, MOST_BYTES)
+    if cursor is None and not page.events:
+        await store.slots.get(slot_id)
+    return Timeline.of(page)
 
 
 @router.get("/containers/{containerRef}/bot", responses=documented(BotNotFound))
 async def get_bot_of_container(
     container_ref: Annotated[str, Path(alias="containerRef", max_length=255)],
-    _: TheAdmin,
+    caller: TheAdmin,
     store: TheStore,
 ) -> BotOut:
     """Get the bot that a container has now; after its end, the one that it had last."""
     bot = await store.bots.of_container(container_ref)
     if bot is None:
         raise BotNotFound(f"No bot is known for the container {container_ref}.")
-    return BotOut.of(bot)
+    return await shown(store, caller, bot)
 
 
 @router.post("/slots/{slotId}/recover", status_code=202, responses=documented(SlotNotFound))

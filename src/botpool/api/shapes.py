@@ -303,7 +303,11 @@ class BotOut(Wire):
     restarts: int | None = Field(default=None, description=f"{_RESTARTS} {_OF_ONE}")
     queue_position: int | None = None
     estimated_wait_ms: int | None = None
-    waiting_for: WaitingForOut | None = None
+    waiting_for: WaitingForOut | None = Field(
+        default=None,
+        description="Null once it is heard, after its end, and in the answer to its creation, which"
+        " looks at nothing else.",
+    )
     slot: SlotOut | None = None
 
     @classmethod

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from botpool.models.slots import WaitsFor
 from botpool.models.waiting import Surroundings, bot_waits_for
-from botpool.states import BotStatus
+from botpool.states import BotStatus, SlotStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from botpool.models.bots import Bot
     from botpool.models.slots import Slot
@@ -19,14 +18,26 @@ if TYPE_CHECKING:
 
 
 async def surroundings(
-    store: Store, slots: Iterable[Slot], queued: Iterable[Platform] = ()
+    store: Store,
+    slots: Sequence[Slot],
+    queued: Iterable[Platform] = (),
+    bots: Mapping[int, Bot] | None = None,
 ) -> Surroundings:
-    """What has to be known of the rest: for slots, and for bots in the queues of platforms."""
-    wait_for_image = any(slot.waits_for is WaitsFor.IMAGE for slot in slots)
+    """What has to be known of the rest: for slots, and for bots in the queues of platforms.
+
+    `bots` are those on the slots, if they are known.
+    """
+    deploy = any(slot.status is SlotStatus.DEPLOYING and slot.image for slot in slots)
+    workers, worked_at = await store.replicas.workers()
+    if bots is None:
+        on_slots = [slot.assigned_bot_id for slot in slots if slot.assigned_bot_id is not None]
+        bots = await store.bots.unheard(on_slots) if on_slots else {}
     return Surroundings(
-        workers=(await store.replicas.counts()).worker,
+        workers=workers,
+        worked_at=worked_at,
         pools=await store.pools.standing(wanted) if (wanted := {*queued}) else {},
-        pulls={pull.key: pull for pull in await store.pulls.all()} if wait_for_image else {},
+        pulls={pull.key: pull for pull in await store.pulls.all()} if deploy else {},
+        bots=bots,
     )
 
 
@@ -45,5 +56,5 @@ async def what_bots_wait_for(
     if all(bot.last_heartbeat is not None for bot in live):
         return slots, {}
     queued = [bot.platform for bot in live if bot.status is BotStatus.QUEUED]
-    around = await surroundings(store, slots.values(), queued)
+    around = await surroundings(store, [*slots.values()], queued, {})
     return slots, {bot.id: bot_waits_for(bot, slots.get(bot.id), around) for bot in live}

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from botpool.engines.base import EngineName
+from botpool.states import Platform
+
 if TYPE_CHECKING:
     from collections.abc import Collection
 
@@ -14,20 +17,42 @@ if TYPE_CHECKING:
 
 
 async def examine_room(report: Report, settings: Settings, hosts: int) -> None:
-    """Warn if this many hosts don't have room for the slots that the pool may grow to."""
+    """Warn if this many hosts don't have room for the slots that the pool may grow to.
+
+    Also if the slots that are kept warm leave no room for the bots of a platform.
+    """
     async with report.check("room") as check:
         if settings.max_slots_per_host is None:
             return
         most = settings.max_slots_per_host * hosts
         found = f"{most} slots fit on {hosts} host{'s' if hosts > 1 else ''}"
+        left_out = _left_out(settings, most)
+        if left_out:
+            check.warning(
+                f"{found}, and those that are kept warm for other platforms take them all: bots for"
+                f" {', '.join(left_out)} may wait in vain",
+                "Lower BOTPOOL_WARM_SLOTS, raise BOTPOOL_MAX_SLOTS_PER_HOST, or add hosts.",
+            )
         if most < settings.max_pool_size:
             check.warning(
                 f"{found}, of all platforms together, but each platform may have"
                 f" {settings.max_pool_size}: bots that find no room wait in the queue",
                 "Raise BOTPOOL_MAX_SLOTS_PER_HOST, add hosts, or lower BOTPOOL_MAX_POOL_SIZE.",
             )
-        else:
+        elif not left_out:
             check.ok(found)
+
+
+def _left_out(settings: Settings, most: int) -> list[Platform]:
+    """The platforms whose bots get no slot while the warm slots of others are idle."""
+    warm = {each: min(settings.warm(each), settings.max_pool_size) for each in Platform}
+    needs_image = settings.engine != EngineName.PROCESS
+    return [
+        platform
+        for platform in Platform
+        if sum(warm.values()) - warm[platform] >= most
+        and (settings.image(platform) is not None or not needs_image)
+    ]
 
 
 async def examine_lost_slots(

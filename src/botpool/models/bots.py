@@ -87,6 +87,9 @@ class Bot:
     left_at: datetime | None = None
     avoid_host: str | None = None
     avoid_node: str | None = None
+    relaunched_at: datetime | None = None
+    image_at: datetime | None = None
+    """When the image of its last launch was there."""
 
     def stays_too_long(self, now: datetime) -> bool:
         """Whether its longest stay is over."""

@@ -50,3 +50,5 @@ class PoolStanding:
     """Whether it has as many slots as it may have."""
     paused_at: datetime | None = None
     pause_reason: str | None = None
+    trouble: str | None = None
+    """Why none of its hosts gets new work, if that is so: in what state each host is."""

@@ -132,8 +132,9 @@ class Slot:
 
     @property
     def deployment(self) -> str | None:
-        """The state of its deployment in words: what it waits for, or what the engine says."""
-        return self.waits_for.sentence if self.waits_for else self.deployment_status
+        """The state of its deployment in words: what the engine says, or what it waits for."""
+        waits = self.waits_for.sentence if self.waits_for else None
+        return self.deployment_status or waits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

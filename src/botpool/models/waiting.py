@@ -77,9 +77,13 @@ class Surroundings:
     """What has to be known of the rest to tell what a bot waits for."""
 
     workers: int
+    worked_at: datetime | None = None
+    """When a worker last worked, if one ever did."""
     pools: Mapping[Platform, PoolStanding] = field(default_factory=dict)
     """The pools of the platforms that bots wait for."""
     pulls: Mapping[PullKey, ImagePull] = field(default_factory=dict)
+    bots: Mapping[int, Bot] = field(default_factory=dict)
+    """The bots on slots that were not heard yet."""
 
 
 def bot_waits_for(bot: Bot, slot: Slot | None, around: Surroundings) -> WaitingFor | None:
@@ -88,69 +92,97 @@ def bot_waits_for(bot: Bot, slot: Slot | None, around: Surroundings) -> WaitingF
         return None
     if bot.status is BotStatus.QUEUED:
         return _for_slot(bot, around)
-    if slot is None or bot.status is BotStatus.DEPLOYING:
-        return None if slot is None else slot_waits_for(slot, around)
-    return WaitingFor(
-        what=Wait.CLAIM,
-        since=bot.started_at or slot.last_assigned_at,
-        detail=Wait.CLAIM.sentence,
-    )
+    return None if slot is None else _on_slot(slot, bot, around)
 
 
 def slot_waits_for(slot: Slot, around: Surroundings) -> WaitingFor | None:
-    """What a slot that deploys waits for, or any that needs a worker and has none; else `None`."""
-    since = slot.last_assigned_at
+    """What a slot waits for whose bot was not heard yet, or that needs a worker; else `None`."""
+    return _on_slot(slot, around.bots.get(slot.assigned_bot_id or 0), around)
+
+
+def _on_slot(slot: Slot, bot: Bot | None, around: Surroundings) -> WaitingFor | None:
+    """What a slot waits for. `bot` is the one on it, as long as it was not heard."""
     if slot.status in SLOT_NEEDS_WORK and not around.workers:
         deploys = slot.status is SlotStatus.DEPLOYING
-        return _for_worker(since if deploys else slot.last_released_at or since)
-    if slot.status is not SlotStatus.DEPLOYING:
-        return None
+        since = slot.last_assigned_at if deploys else slot.last_released_at
+        return _for_worker(since or slot.last_assigned_at, around)
+    if slot.status is SlotStatus.BUSY and bot is not None:
+        since = bot.started_at or slot.last_assigned_at
+        return WaitingFor(what=Wait.CLAIM, since=since, detail=Wait.CLAIM.sentence)
+    return _to_start(slot, bot, around) if slot.status is SlotStatus.DEPLOYING else None
+
+
+def _to_start(slot: Slot, bot: Bot | None, around: Surroundings) -> WaitingFor:
+    """What a slot that deploys waits for."""
+    pull = around.pulls.get(PullKey(slot.engine, slot.host or "", slot.image or ""))
     if slot.waits_for is WaitsFor.IMAGE:
-        return _for_image(slot, around)
+        return _for_image(slot, pull)
     if slot.step_error is not None:
         return WaitingFor(
             what=Wait.ENGINE,
-            since=since,
+            since=_phase_since(slot, bot),
             detail=f"{slot.engine} did not do what was asked, and is asked again",
             error=slot.step_error,
             attempt=slot.failed_steps,
         )
+    if pull is not None and (pull.slot_id, pull.lease) == (slot.id, slot.lease):
+        return WaitingFor(
+            what=Wait.IMAGE,
+            since=_phase_since(slot, bot),
+            detail=f"its own start brings {slot.image} to {slot.host}",
+            error=pull.error,
+            attempt=pull.attempts,
+        )
     said = slot.deployment or Wait.START.sentence
-    return WaitingFor(what=Wait.START, since=since, detail=said)
+    return WaitingFor(what=Wait.START, since=_phase_since(slot, bot), detail=said)
+
+
+def _phase_since(slot: Slot, bot: Bot | None) -> datetime:
+    """When a launch came to where it is: to its start, to its turn, or to its slot."""
+    turn_since = None if bot is None else bot.image_at
+    return slot.deployment_started_at or turn_since or slot.last_assigned_at
 
 
 def _for_slot(bot: Bot, around: Surroundings) -> WaitingFor:
+    since = bot.relaunched_at or bot.created_at
     pool = around.pools.get(bot.platform)
     if pool is not None and pool.paused_at is not None:
         why = f": {pool.pause_reason}" if pool.pause_reason else ""
         return WaitingFor(
             what=Wait.PAUSED,
-            since=max(bot.created_at, pool.paused_at),
+            since=max(since, pool.paused_at),
             detail=f"launches of {bot.platform} are paused{why}",
         )
     if not around.workers:
-        return _for_worker(bot.created_at)
+        return _for_worker(since, around)
     if pool is not None and pool.full:
-        return WaitingFor(what=Wait.SLOT, since=bot.created_at, detail=Wait.SLOT.sentence)
-    return WaitingFor(what=Wait.ROOM, since=bot.created_at, detail=Wait.ROOM.sentence)
+        return WaitingFor(what=Wait.SLOT, since=since, detail=Wait.SLOT.sentence)
+    trouble = None if pool is None else pool.trouble
+    return WaitingFor(
+        what=Wait.ROOM,
+        since=since,
+        detail="no host gets new work" if trouble else Wait.ROOM.sentence,
+        error=trouble,
+    )
 
 
-def _for_worker(since: datetime) -> WaitingFor:
+def _for_worker(since: datetime, around: Surroundings) -> WaitingFor:
+    if around.worked_at is not None:
+        since = max(since, around.worked_at)
     return WaitingFor(what=Wait.WORKER, since=since, detail=Wait.WORKER.sentence)
 
 
-def _for_image(slot: Slot, around: Surroundings) -> WaitingFor:
-    key = PullKey(slot.engine, slot.host or "", slot.image or "")
-    pull = around.pulls.get(key)
-    said = f"{slot.image} is on its way to {slot.host}"
-    if pull is None:
-        return WaitingFor(what=Wait.IMAGE, since=slot.last_assigned_at, detail=said)
+def _for_image(slot: Slot, pull: ImagePull | None) -> WaitingFor:
+    # Where nodes pull by themselves, only the engine's word is known.
+    error = slot.deployment_status if pull is None else pull.error
     return WaitingFor(
         what=Wait.IMAGE,
         since=slot.last_assigned_at,
-        detail=said if pull.error is None else f"{slot.image} could not be pulled to {slot.host}",
-        error=pull.error,
-        attempt=pull.attempts,
-        current=pull.current_bytes,
-        total=pull.total_bytes,
+        detail=f"{slot.image} is on its way to {slot.host}"
+        if error is None
+        else f"{slot.image} could not be pulled to {slot.host}",
+        error=error,
+        attempt=None if pull is None else pull.attempts,
+        current=None if pull is None else pull.current_bytes,
+        total=None if pull is None else pull.total_bytes,
     )

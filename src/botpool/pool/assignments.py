@@ -165,8 +165,8 @@ class Assignments:
         *,
         waits_for: WaitsFor | None = None,
     ) -> list[Transition]:
-        """Note the deployment of a slot: its status, or what it waits for."""
-        said = waits_for.sentence if waits_for else status
+        """Note the deployment of a slot: its status, or what it waits for, or both."""
+        said = status or (waits_for.sentence if waits_for else None)
         written = await self._publisher.publish(
             self._store.slots.record_deployment(
                 slot,

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from botpool.models.hosts import Host, HostReport
     from botpool.models.pulls import PullKey
+    from botpool.models.slots import Slot
     from botpool.models.transitions import Transition
     from botpool.pool.publisher import Publisher
     from botpool.settings import Settings
@@ -59,10 +60,25 @@ class Hosts:
         """Tell whoever asked for an image on a host that it is there, or why not."""
         return await self._publisher.publish(self._store.pulls.answer(key))
 
+    async def tell_failed_pull(
+        self, key: PullKey, error: str, attempt: int, slot: Slot | None = None
+    ) -> list[Transition]:
+        """Tell the slots that wait for an image, or one of them, why its pull failed.
+
+        Each slot, and its bot, is told once until the error is another.
+        """
+        reason = f"pull {attempt} of {key.image} failed: {error}"
+        return await self._publisher.publish(
+            self._store.slots.tell_pull_error(key, error, reason, attempt, slot)
+        )
+
     async def settle_pulls(self, engine: str, host: str) -> list[PullKey]:
         """End the pulls on a host whose starts are over, and make the slots due that waited."""
         ended = await self._store.pulls.settle(engine, host)
         self._publisher.tell_pulls(ended)
+        for pull in await self._store.pulls.all() if ended else []:
+            if pull.key in ended and pull.error is not None:
+                await self.tell_failed_pull(pull.key, pull.error, pull.attempts)
         for key in ended:
             await self._store.pulls.wake(key, 0)
         return ended

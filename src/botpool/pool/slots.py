@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from botpool.models.assignments import Lease
-    from botpool.models.pulls import PullKey
     from botpool.models.slots import ImportedSlot, Slot
     from botpool.models.transitions import Transition
     from botpool.pool.lease_check import LeaseCheck
@@ -68,10 +67,12 @@ class Slots:
         """
         return await self._publisher.publish(self._store.slots.import_(slot))
 
-    async def drain(self, slot_id: int, reason: str = "drained") -> list[Transition]:
-        """Give a slot no further bot, and delete it once it has none."""
+    async def drain(
+        self, slot_id: int, reason: str = "drained", *, tell: bool = True
+    ) -> list[Transition]:
+        """Give a slot no further bot, and delete it once it has none. Until then, that is told."""
         await self._store.slots.get(slot_id)
-        return await self._publisher.publish(self._store.slots.drain(slot_id, reason))
+        return await self._publisher.publish(self._store.slots.drain(slot_id, reason, tell=tell))
 
     async def remove(self, slot_id: int, reason: str = "deleted on request") -> list[Transition]:
         """Delete a slot that has no bot: at once, or once its container is proved stopped.
@@ -107,6 +108,32 @@ class Slots:
         if await self._store.slots.retry(slot_id):
             self._publisher.wake(WORK)
 
+    async def count_failed_repair(self, slot: Slot, problem: str, most: int) -> int:
+        """Count and tell a failed repair of a slot, and return how many of `most` there were."""
+        written = await self._publisher.publish(
+            self._store.slots.count_failed_repair(slot, problem, most)
+        )
+        return int(written[0].details["attempt"]) if written else 0
+
+    async def give_up_container(self, slot: Slot, image: str | None, reason: str) -> Slot:
+        """Let a slot have no container, and return it so. The next one is of this image."""
+        await self._publisher.publish(self._store.slots.give_up_container(slot, image, reason))
+        return await self._under_lease(slot)
+
+    async def adapt_container(
+        self, slot: Slot, image: str | None, spec_digest: bytes, reason: str
+    ) -> Slot:
+        """Record that a slot's container was changed, and return the slot with that."""
+        await self._publisher.publish(
+            self._store.slots.adapt_container(slot, image, spec_digest, reason)
+        )
+        return await self._under_lease(slot)
+
+    async def _under_lease(self, slot: Slot) -> Slot:
+        """The slot as it is now, or, if it has another lease, as it was."""
+        now = await self._store.slots.find(slot.id)
+        return now if now is not None and now.lease == slot.lease else slot
+
     async def record_container(
         self,
         slot_id: int,
@@ -138,14 +165,15 @@ class Slots:
             await self._leases.check(slot_id, lease)
         return written
 
-    async def tell_error(self, slot: Slot, reason: str, attempt: int) -> list[Transition]:
-        """Tell what goes wrong with a slot, in its timeline and in its bot's."""
-        return await self._publisher.publish(self._store.slots.tell_error(slot, reason, attempt))
+    async def note(self, slot: Slot, reason: str, **details: object) -> list[Transition]:
+        """Tell what happened to a slot, in its timeline and in its bot's."""
+        return await self._publisher.publish(self._store.slots.note(slot, reason, details))
 
-    async def tell_pull_error(self, key: PullKey, reason: str, attempt: int) -> list[Transition]:
-        """Tell the slots that wait for an image, and their bots, why its pull failed."""
+    async def tell_error(self, slot: Slot, error: str, attempt: int) -> list[Transition]:
+        """Tell why a step of a slot failed, in its timeline and in its bot's, if that is news."""
+        reason = f"attempt {attempt} failed: {error}"
         return await self._publisher.publish(
-            self._store.slots.tell_pull_error(key, reason, attempt)
+            self._store.slots.tell_error(slot, error, reason, attempt)
         )
 
     async def _make_idle(

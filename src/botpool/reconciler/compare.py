@@ -16,6 +16,7 @@ If an engine lags, a bot that was heard recently runs, whatever the engine says.
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -50,6 +51,9 @@ _log: structlog.stdlib.BoundLogger = structlog.get_logger("botpool")
 
 _FORGOTTEN_AFTER = timedelta(days=1)
 """So long a container without a slot is kept, because its node may come back and tell its end."""
+
+_AT_A_TIME = 8
+"""How many containers without a slot are removed at a time."""
 
 # It ended by itself, even if something is left of it.
 _ENDED = frozenset({ContainerState.EXITED, ContainerState.MISSING, ContainerState.FAILED})
@@ -103,13 +107,21 @@ async def compare(
             counts.created_again += await _create_again(context, reservations, slot)
     # A container that was created meanwhile belongs to a new slot: read the slots again.
     known = {slot.container_ref for slot in await context.store.slots.of_host(engine.name, host)}
-    for found in listed:
-        if found.container.ref not in known:
+    left = iter([found for found in listed if found.container.ref not in known])
+
+    async def look_after_left() -> None:
+        for found in left:
             with _apart(container_ref=found.container.ref):
                 if await _is_foreign(context, engine, found):
                     counts.foreign += 1
                 else:
-                    counts.removed += await _remove(context, reservations, engine, found)
+                    removed = await _remove(context, reservations, engine, found)
+                    counts.removed += removed  # not in one: others count meanwhile
+
+    # Side by side: many of them may be on one node that keeps everybody waiting.
+    async with asyncio.TaskGroup() as group:
+        for _ in range(_AT_A_TIME):
+            group.create_task(look_after_left())
     return counts
 
 

@@ -128,7 +128,14 @@ async def bring_up_to_date(context: Context, slot: Slot) -> Slot:
         if (adapted := await _adapted(context, slot, container, image)) is not None:
             return adapted
         await context.engine(slot).remove(container)
-    return await context.store.slots.give_up_container(slot, image) or slot
+    return await context.pool.slots.give_up_container(
+        slot, image, f"container removed: {_what_changed(slot, image)}"
+    )
+
+
+def _what_changed(slot: Slot, image: str | None) -> str:
+    """What is new in the settings for a slot."""
+    return "other settings of containers" if slot.image == image else f"its image is {image} now"
 
 
 async def _adapted(
@@ -152,7 +159,9 @@ async def _adapted(
             error=str(error),
         )
         return None
-    return await context.store.slots.adapt_container(slot, image, now)
+    return await context.pool.slots.adapt_container(
+        slot, image, now, f"container changed: {_what_changed(slot, image)}"
+    )
 
 
 def _made_otherwise(context: Context, slot: Slot) -> bool:

@@ -104,12 +104,14 @@ class Context:
 
     def misplaced(self, slot: Slot) -> str | None:
         """Why a slot can't stay where it is, if its engine or its host is not in the settings."""
+        proved = "" if slot.container_ref is None else ", so it is not proved stopped"
+        no_host = f"no replica's settings have its host {slot.host} any more{proved}"
         if slot.engine != self.settings.engine:
-            return f"new slots are on {self.settings.engine}, but this one is on {slot.engine}"
-        if slot.host is None or not self.has_host(slot):
-            proved = "" if slot.container_ref is None else ", so it is not proved stopped"
-            return f"no replica's settings have its host {slot.host} any more{proved}"
-        return None
+            moved = f"new slots are on {self.settings.engine}, but this one is on {slot.engine}"
+            if slot.engine not in self.engines:
+                return f"{moved}, which the settings don't describe any more{proved}"
+            return moved if self.has_host(slot) else f"{moved}, and {no_host}"
+        return None if slot.host is not None and self.has_host(slot) else no_host
 
     def tell_once(self, container_ref: str, **more: str) -> None:
         """Log a container that looks like ours but never belonged to a slot."""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
+
+import structlog
 
 from botpool.errors import EngineUnavailable
 from botpool.reconciler.containers import evidence
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
 
 _MOST_LOOKS_AT_A_TIME = 32
 _LOOK_SECONDS = 15.0
+
+_log: structlog.stdlib.BoundLogger = structlog.get_logger("botpool")
 
 
 class Outcome(StrEnum):
@@ -47,6 +52,40 @@ class Decision:
     act: Callable[[], Awaitable[object]] | None = field(default=None, repr=False, compare=False)
 
 
+class DecisionLog:
+    """Writes a line a decision.
+
+    What is skipped again, round after round, gets another line only if the reason is another.
+    """
+
+    def __init__(self) -> None:
+        self._skipped: dict[tuple[str, str], str] = {}
+
+    def write(self, decision: Decision) -> None:
+        """Write a line, unless the same was skipped for the same reason before."""
+        what, reason = (decision.step, decision.subject), re.sub(r"\d+", "#", decision.reason)
+        if decision.outcome is not Outcome.SKIPPED:
+            self._skipped.pop(what, None)
+        elif self._skipped.get(what) == reason:
+            return
+        else:
+            self._skipped[what] = reason
+        _log.info(
+            "recovery",
+            outcome=decision.outcome,
+            found=decision.step,
+            subject=decision.subject,
+            reason=decision.reason,
+            bot_id=decision.bot.id if decision.bot else None,
+            correlation_id=decision.bot.correlation_id if decision.bot else None,
+        )
+
+    def forget_others(self, decisions: Iterable[Decision]) -> None:
+        """Forget what was skipped before and is not found any more."""
+        found = {(decision.step, decision.subject) for decision in decisions}
+        self._skipped = {what: why for what, why in self._skipped.items() if what in found}
+
+
 def counted(decisions: Iterable[Decision]) -> dict[Outcome, int]:
     """How many things had each outcome."""
     counts = dict.fromkeys(Outcome, 0)
@@ -62,6 +101,7 @@ async def judged(
     hands = asyncio.Semaphore(_MOST_LOOKS_AT_A_TIME)
 
     async def judged_one(slot: Slot) -> Decision:
+        bot = None
         async with hands:
             try:
                 bot = await context.store.bots.get(slot.assigned_bot_id or 0)
@@ -72,6 +112,7 @@ async def judged(
                     subject=slot.slot_name,
                     outcome=Outcome.SKIPPED,
                     reason=f"the check failed: {error!r}",
+                    bot=bot,
                 )
 
     return await asyncio.gather(*map(judged_one, slots))

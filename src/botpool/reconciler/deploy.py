@@ -39,6 +39,7 @@ from botpool.reconciler.containers import bring_up_to_date, create, evidence
 from botpool.reconciler.context import NOW, container_of
 from botpool.reconciler.environment import environment_of_start
 from botpool.reconciler.proof import lost
+from botpool.reconciler.pulls import TRIES_IN_VAIN
 from botpool.states import BotStatus, FailureCause, SlotStatus
 
 if TYPE_CHECKING:
@@ -64,10 +65,9 @@ async def deploy(context: Context, pulls: Pulls, slot: Slot) -> float | None:
     if slot.deployment_started_at is None and (misplaced := context.misplaced(slot)):
         await _fail_launch(context, slot, FailureCause.ENGINE, misplaced, counts=False)
         return NOW
-    if await _better_elsewhere(context, slot):
-        await _give_up(context, slot, f"its host {slot.host} gets no new work")
-        return NOW
     try:
+        if await _left_for_another_host(context, slot):
+            return NOW
         return await _deploy(context, pulls, slot)
     except EngineRefused as error:
         # If this replica was paused, the refusal may come from what another replica did meanwhile.
@@ -94,18 +94,47 @@ def _late(slot: Slot, waited: float) -> tuple[FailureCause, str]:
     return FailureCause.IMAGE_PULL if no_image else FailureCause.START_TIMEOUT, reason
 
 
-async def _better_elsewhere(context: Context, slot: Slot) -> bool:
-    """Whether a bot waits for an unhealthy host although it could go to another host."""
-    if not slot.held or slot.deployment_ref is not None:
+async def _left_for_another_host(context: Context, slot: Slot) -> bool:
+    """Let a bot leave a host that does not serve it, if another can; return whether it has left.
+
+    That costs a launch, except the first time and if the host is healthy and nothing was started.
+    """
+    if slot.deployment_ref is not None:
+        return False
+    unfit = slot.held and await _gets_no_work(context, slot)
+    reason = f"its host {slot.host} gets no new work" if unfit else await _in_vain(context, slot)
+    if reason is None or not await context.store.hosts.could_serve(slot, any_pull=unfit):
         return False
     bot = await context.store.bots.get(slot.assigned_bot_id or 0)
-    if not context.pool.relaunch.may_relaunch(bot):
+    may_be_started = slot.deployment_started_at is not None and slot.container_ref is not None
+    counts = unfit or may_be_started or bot.avoid_host is not None
+    if counts and not context.pool.relaunch.may_relaunch(bot):
         return False
-    hosts = await context.store.hosts.all()
-    return any(host.room != 0 for host in hosts if host.engine == slot.engine) or any(
-        other.status is SlotStatus.IDLE and not other.held and other.platform is slot.platform
-        for other in await context.store.slots.all()
+    await _fail_launch(context, slot, FailureCause.ENGINE, reason, counts=counts)
+    return True
+
+
+async def _gets_no_work(context: Context, slot: Slot) -> bool:
+    """Whether a slot's host is unhealthy or drained. One that just doesn't answer may be back."""
+    return any(
+        (host.engine, host.host) == (slot.engine, slot.host)
+        and not (host.healthy and host.drained_at is None)
+        for host in await context.store.hosts.all()
     )
+
+
+async def _in_vain(context: Context, slot: Slot) -> str | None:
+    """What was tried for a slot on its host too often in vain, if anything."""
+    if slot.failed_steps >= TRIES_IN_VAIN and not context.engine(slot).traits.one_api:
+        return f"{slot.failed_steps} attempts failed on {slot.host}: {slot.step_error}"
+    if slot.waits_for is not WaitsFor.IMAGE:
+        return None
+    pull = await context.store.pulls.of_slot(slot)
+    if pull is None or pull.attempts < TRIES_IN_VAIN:
+        return None
+    if pull.retry_at is None or pull.retry_at <= slot.read_at:
+        return None  # it is tried again
+    return f"{pull.attempts} pulls of {slot.image} failed on {slot.host}: {pull.error}"
 
 
 async def _deploy(context: Context, pulls: Pulls, slot: Slot) -> float | None:
@@ -213,9 +242,7 @@ async def _start(context: Context, slot: Slot, container: Container) -> tuple[Sl
     else:
         observation = await engine.observe(container, deployment_ref)
     if observation.state is not ContainerState.RUNNING or engine.traits.has_nodes:
-        await context.pool.assignments.record_deployment(
-            slot, deployment_ref, _status(context, slot, observation)
-        )
+        await _note_deployment(context, slot, deployment_ref, observation)
     slot = await _note_node(context, slot, observation)
     context.reached(Checkpoint.START_SEEN)
     return (
@@ -259,17 +286,21 @@ async def _judge(
             await _fail(context, slot, FailureCause.CRASHED, said)
             return NOW
     if slot.deployment_ref is not None:
-        await context.pool.assignments.record_deployment(
-            slot, slot.deployment_ref, _status(context, slot, observation)
-        )
+        await _note_deployment(context, slot, slot.deployment_ref, observation)
     return context.next_look_at_start(slot)
 
 
-def _status(context: Context, slot: Slot, observation: Observation) -> str:
-    """What the engine says of a deployment; on a cluster also why it may last."""
+async def _note_deployment(
+    context: Context, slot: Slot, deployment_ref: str, observation: Observation
+) -> None:
+    """Record what the engine says of a deployment; on a cluster also why it may last."""
+    said: str = observation.state
     if observation.detail and context.engine(slot).traits.has_nodes:
-        return storable(f"{observation.state}: {observation.detail}")
-    return observation.state
+        prefix = "" if observation.image_failed else f"{observation.state}: "
+        said = storable(f"{prefix}{observation.detail}")
+    await context.pool.assignments.record_deployment(
+        slot, deployment_ref, said, waits_for=WaitsFor.IMAGE if observation.image_failed else None
+    )
 
 
 async def _note_node(context: Context, slot: Slot, observation: Observation) -> Slot:

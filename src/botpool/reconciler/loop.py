@@ -35,7 +35,7 @@ from botpool.reconciler.checkpoints import go_on
 from botpool.reconciler.compare import CompareCounts, compare
 from botpool.reconciler.container_logs import LiveLogs
 from botpool.reconciler.context import NOW, Context
-from botpool.reconciler.decisions import Decision, Outcome
+from botpool.reconciler.decisions import Decision, DecisionLog, Outcome
 from botpool.reconciler.deploy import deploy
 from botpool.reconciler.health import HostHealth
 from botpool.reconciler.pulls import Pulls
@@ -43,7 +43,7 @@ from botpool.reconciler.recovery import IN_ERROR, carry_out, decide
 from botpool.reconciler.release import end_late, release, repair
 from botpool.reconciler.reservations import Reservations
 from botpool.reconciler.shown_status import LOOK_SECONDS, ShownStatus
-from botpool.reconciler.telling import bot_in_log, tell_step_error, worded
+from botpool.reconciler.telling import bot_in_log, worded
 from botpool.states import SLOT_NEEDS_WORK, Platform, SlotStatus
 from botpool.store.installation import ASKED, FEED, LOGS, WORK
 from botpool.store.postgres.listening import listening
@@ -114,6 +114,7 @@ class Reconciler:
         self._shown = ShownStatus(self._context)
         self._live_logs = LiveLogs(self._context)
         self._asked = Asked(self._context, self.reservations, self._pulls)
+        self._decision_log = DecisionLog()
         self._drives: set[asyncio.Task[None]] = set()
         self.step_seconds: float | None = None
         """How long one step of a slot may take. By default as long as its engine allows."""
@@ -215,20 +216,14 @@ class Reconciler:
         decisions = await decide(self._context, self._repair_now if by_hand else None)
         if dry_run:
             return decisions
-        done = [await carry_out(decision) for decision in decisions]
-        for decision in done:
+        self._decision_log.forget_others(decisions)
+        done = []
+        for decided in decisions:
+            decision = await carry_out(decided)
+            done.append(decision)
             if decision.step != IN_ERROR:  # a repair counts itself
                 self._context.metrics.recovered(decision.outcome)
-            if decision.outcome is not Outcome.SKIPPED:
-                _log.info(
-                    "recovery",
-                    outcome=decision.outcome,
-                    found=decision.step,
-                    subject=decision.subject,
-                    reason=decision.reason,
-                    bot_id=decision.bot.id if decision.bot else None,
-                    correlation_id=decision.bot.correlation_id if decision.bot else None,
-                )
+            self._decision_log.write(decision)
         await self._context.pool.hosts.probe()
         self._loop.wake()
         return done
@@ -239,8 +234,12 @@ class Reconciler:
         async with self.reservations.take(slot.id) as taken:
             if taken is None or taken.status is not SlotStatus.ERROR:
                 raise StaleLease
-            async with asyncio.timeout(self._patience(taken.engine)):
-                await repair(self._context, taken)
+            patience = self._patience(taken.engine)
+            try:
+                async with asyncio.timeout(patience):
+                    await repair(self._context, taken)
+            except TimeoutError:
+                raise EngineUnavailable(f"no answer within {patience:g} s") from None
         now = await self._context.store.slots.find(slot.id)
         if now is None:
             return Outcome.DELETED
@@ -489,7 +488,7 @@ class Reconciler:
         whose: dict[str, object] = {"bot_id": slot.assigned_bot_id}
         with suppress(BotpoolError):
             whose = await bot_in_log(self._context, slot)
-            await tell_step_error(self._context, slot, worded(error))
+            await self._context.pool.slots.tell_error(slot, worded(error), slot.failed_steps + 1)
         log_failure(
             "step failed",
             error,

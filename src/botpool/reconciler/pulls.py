@@ -37,7 +37,7 @@ from botpool.models.assignments import FailedLaunch
 from botpool.models.pulls import PullKey, PullOutcome
 from botpool.reconciler.checkpoints import Checkpoint
 from botpool.reconciler.context import NOW
-from botpool.reconciler.telling import bot_in_log, tell_pull_error
+from botpool.reconciler.telling import bot_in_log, worded
 from botpool.states import FailureCause, Platform, SlotStatus
 from botpool.tasks.backoff import Backoff
 from botpool.tasks.finish import finish
@@ -57,6 +57,10 @@ _TOLD_SECONDS = 1.0
 _FINISH_SECONDS = 5.0
 _SHORTEST_RETRY_SECONDS = 0.1
 _RETRIES = Backoff(1.0, 60.0)
+
+TRIES_IN_VAIN = 4
+"""After so many, a bot goes to another host that could serve it. That takes about eight seconds:
+longer than a container engine takes to restart."""
 
 
 class _GaveWay(Exception):
@@ -94,6 +98,8 @@ class Pulls:
             self._known.add(key)
             return NOW
         if pull.retry_at is not None:
+            if pull.error is not None:
+                await context.pool.hosts.tell_failed_pull(key, pull.error, pull.attempts, slot)
             wait = (pull.retry_at - slot.read_at).total_seconds()
             return min(max(wait, _SHORTEST_RETRY_SECONDS), context.safety_net)
         if pull.reserved_by == context.replica and str(key) not in self._names():
@@ -257,18 +263,19 @@ class Pulls:
             return
         except EngineRefused as failure:
             # The image can't be pulled. The waiting slots find that out one after the other.
-            error = str(failure)
+            error = worded(failure)
             if slot is not None:
                 await self._fail(slot, error)
         except EngineError as failure:
-            error = str(failure)
+            error = worded(failure)
             retry_in = _RETRIES.seconds(pull.attempts, context.random) if slot else 0.0
         if error is not None:
             log.warning("pull failed", error=error, attempts=pull.attempts)
-            await tell_pull_error(context, key, pull.error, error, pull.attempts)
         context.reached(Checkpoint.PULL_DONE)
         took = clock() - began
-        await self.end(key, context.replica, error, retry_in)
+        # Those who could go to another host need not wait for the next try here.
+        wake_in = retry_in if pull.attempts < TRIES_IN_VAIN else 0.0
+        await self.end(key, context.replica, error, pull.attempts, retry_in, wake_in)
         outcome = PullOutcome.of(fetched=fetched, failed=error is not None)
         context.metrics.pulled(pull.engine, pull.host, outcome, took)
         context.reached(Checkpoint.PULL_RECORDED)
@@ -353,11 +360,25 @@ class Pulls:
         await self._context.store.pulls.wake(key, 0)
         self._wake()
 
-    async def end(self, key: PullKey, owner: str, error: str | None, retry_in: float = 0.0) -> None:
-        """End a pull of this owner: the image is there, or there was an error. Wake who waits."""
-        store, retry_in_ms = self._context.store, retry_in * 1000
-        await store.pulls.finish(key, owner, error, retry_in_ms)
-        await store.pulls.wake(key, retry_in_ms)
+    async def end(
+        self,
+        key: PullKey,
+        owner: str,
+        error: str | None,
+        failed_attempt: int | None = None,
+        retry_in: float = 0.0,
+        wake_in: float = 0.0,
+    ) -> None:
+        """End a pull of this owner: the image is there, or there was an error. Wake who waits.
+
+        If an attempt has failed, those who wait are told. Who comes to wait only now finds the
+        error recorded.
+        """
+        store = self._context.store
+        await store.pulls.finish(key, owner, error, retry_in * 1000)
+        if error is not None and failed_attempt is not None:
+            await self._context.pool.hosts.tell_failed_pull(key, error, failed_attempt)
+        await store.pulls.wake(key, wake_in * 1000)
         await self._context.pool.hosts.answer_pull(key)
         self._wake()
 

@@ -40,7 +40,7 @@ from botpool.reconciler.silence import silent
 from botpool.states import BotStatus, FailureCause, SlotStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from botpool.models.bots import Bot
     from botpool.models.pulls import PullKey
@@ -72,7 +72,8 @@ async def decide(context: Context, repair: Repair | None = None) -> list[Decisio
 async def carry_out(decision: Decision) -> Decision:
     """Carry out a decision, and return it with what came of it.
 
-    If another replica was faster, it is skipped.
+    It is skipped if another replica was faster, and if it fails: whatever it fails with, it holds
+    up no other.
     """
     if decision.act is None:
         return decision
@@ -82,6 +83,8 @@ async def carry_out(decision: Decision) -> Decision:
         return _skipped(decision, "another replica was faster")
     except BotpoolError as error:
         return _skipped(decision, str(error))
+    except Exception as error:  # noqa: BLE001 - as the docstring says
+        return _skipped(decision, f"it failed: {error!r}")
     return replace(decision, outcome=outcome) if isinstance(outcome, Outcome) else decision
 
 
@@ -145,8 +148,10 @@ async def _judge_deploying(context: Context, slot: Slot, bot: Bot) -> Decision:
 
 async def ended(context: Context) -> list[Decision]:
     """Slots that still have an ended bot."""
+    slots = await context.store.slots.with_ended_bot()
+    bots = await _bots_of(context, slots)
     decisions = []
-    for slot in await context.store.slots.with_ended_bot():
+    for slot in slots:
         reason = f"its bot {slot.assigned_bot_id} has ended"
         ending = Ending(slot_id=slot.id, lease=slot.lease, bot_status=BotStatus.DONE, reason=reason)
         decisions.append(
@@ -155,14 +160,25 @@ async def ended(context: Context) -> list[Decision]:
                 subject=slot.slot_name,
                 outcome=Outcome.RECOVERED,
                 reason=reason,
+                bot=bots.get(slot.id),
                 act=partial(_end, context, ending),
             )
         )
     return decisions
 
 
+async def _bots_of(context: Context, slots: Sequence[Slot]) -> dict[int, Bot]:
+    """The bot that each slot has, or had last, by the slot's id."""
+    whose = {slot.id: slot.assigned_bot_id or slot.last_bot_id for slot in slots}
+    ids = [bot_id for bot_id in whose.values() if bot_id is not None]
+    bots = await context.store.bots.some(ids) if ids else {}
+    return {slot_id: bots[bot_id] for slot_id, bot_id in whose.items() if bot_id in bots}
+
+
 async def in_error(context: Context, repair: Repair) -> list[Decision]:
     """Slots in error, to be repaired by hand. Otherwise their next repair comes by itself."""
+    slots = [slot for slot in await context.store.slots.all() if slot.status is SlotStatus.ERROR]
+    bots = await _bots_of(context, slots)
     return [
         Decision(
             step=IN_ERROR,
@@ -172,38 +188,44 @@ async def in_error(context: Context, repair: Repair) -> list[Decision]:
                 f"{slot.error_message}; {slot.recovery_attempts} of"
                 f" {context.settings.max_recovery_attempts} recoveries have failed"
             ),
+            bot=bots.get(slot.id),
             act=partial(repair, slot),
         )
-        for slot in await context.store.slots.all()
-        if slot.status is SlotStatus.ERROR
+        for slot in slots
     ]
 
 
 async def overdue(context: Context) -> list[Decision]:
     """Bots that wait past their deadline."""
+    late = await context.store.queue.overdue()
+    bots = await context.store.bots.some(late) if late else {}
     return [
         Decision(
             step="queue",
             subject=f"bot {bot_id}",
             outcome=Outcome.FAILED,
             reason="it waited past its deadline",
+            bot=bots.get(bot_id),
             act=context.pool.queue.expire,
         )
-        for bot_id in await context.store.queue.overdue()
+        for bot_id in late
     ]
 
 
 async def abandoned(context: Context) -> list[Decision]:
     """Reservations of slots and pulls that no replica renews any more."""
+    expired = await context.store.reservations.expired()
+    bots = await _bots_of(context, expired)
     slots = [
         Decision(
             step="reservation",
             subject=slot.slot_name,
             outcome=Outcome.RECOVERED,
             reason=f"{slot.reserved_by} is gone",
+            bot=bots.get(slot.id),
             act=partial(context.store.reservations.abandon, [slot.id]),
         )
-        for slot in await context.store.reservations.expired()
+        for slot in expired
     ]
     pulls = [
         Decision(
@@ -211,6 +233,7 @@ async def abandoned(context: Context) -> list[Decision]:
             subject=f"{pull.image} on {pull.host}",
             outcome=Outcome.RECOVERED,
             reason=f"{pull.reserved_by} is gone",
+            bot=await context.store.bots.first_waiting(pull),
             act=partial(_abandon_pull, context, pull.key),
         )
         for pull in await context.store.pulls.expired()

@@ -23,6 +23,7 @@ from botpool.reconciler.containers import bring_up_to_date, create_if_image
 from botpool.reconciler.context import NOW, container_of
 from botpool.reconciler.decisions import Outcome
 from botpool.reconciler.proof import GivenUp, proved_stopped
+from botpool.reconciler.telling import worded
 from botpool.reconciler.warming import bring_image
 from botpool.states import BotStatus, FailureCause, SlotStatus
 from botpool.tasks.backoff import Backoff
@@ -107,7 +108,7 @@ async def repair(context: Context, slot: Slot) -> float | None:
     except EngineError as error:
         if not await _counts(context, slot, error):
             raise
-        problem = str(error)
+        problem = worded(error)
     if problem is None:
         if retired is None:
             await context.pool.slots.make_idle(slot.id, slot.lease, SlotStatus.ERROR)
@@ -116,8 +117,9 @@ async def repair(context: Context, slot: Slot) -> float | None:
             await _delete(context, slot, retired)
             context.metrics.recovered(Outcome.DELETED)
         return NOW
-    attempts = await context.store.slots.count_failed_repair(slot.id, slot.lease, problem)
-    if attempts < settings.max_recovery_attempts:
+    most = settings.max_recovery_attempts
+    attempts = await context.pool.slots.count_failed_repair(slot, problem, most)
+    if attempts < most:
         if attempts:  # else it is not in error any more
             context.metrics.recovered(Outcome.FAILED)
         return Backoff(settings.recovery_interval_ms / 1000).seconds(attempts, context.random)
@@ -141,7 +143,7 @@ async def _why_retired(context: Context, slot: Slot) -> str | None:
 
 async def _delete(context: Context, slot: Slot, reason: str) -> None:
     if not slot.draining:
-        await context.pool.slots.drain(slot.id, reason)
+        await context.pool.slots.drain(slot.id, reason, tell=False)
     await context.pool.slots.delete(slot.id, slot.lease, reason)
 
 
@@ -246,7 +248,8 @@ async def _clean(context: Context, slot: Slot, state: ContainerState) -> None:
     # First, because its files may be what fills the disk.
     await _remove(context, slot)
     if not await create_if_image(context, slot, remade=remake):
-        await context.store.slots.give_up_container(slot, slot.image)
+        why = "container removed: its image is not on the host any more"
+        await context.pool.slots.give_up_container(slot, slot.image, why)
 
 
 async def _remove(context: Context, slot: Slot) -> None:

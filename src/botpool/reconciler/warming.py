@@ -14,11 +14,13 @@ import structlog
 
 from botpool.engines.base import STOPPED, ContainerState, Observation
 from botpool.errors import EngineRefused
+from botpool.models.storable import storable
 from botpool.reconciler.containers import bring_up_to_date, create
 from botpool.reconciler.context import container_of
 from botpool.reconciler.environment import environment_without_bot
 
 if TYPE_CHECKING:
+    from botpool.models.pulls import ImagePull
     from botpool.models.slots import Slot
     from botpool.reconciler.context import Context
     from botpool.reconciler.pulls import Pulls
@@ -44,16 +46,29 @@ async def bring_image(context: Context, pulls: Pulls, slot: Slot) -> float | Non
         observation, error = Observation(state=ContainerState.FAILED), str(refusal)
     match observation.state:
         case ContainerState.FAILED | ContainerState.MISSING:
-            await pulls.end(pull.key, pull.reserved_by or "", error)
-            _log.warning("pull failed", **pull.key._asdict(), error=error, attempts=pull.attempts)
+            await _note_outcome(context, pulls, slot, pull, storable(error))
             return None
         case ContainerState.EXITED if context.in_grace(slot):
             pass
         case ContainerState.RUNNING | ContainerState.EXITED:
-            await pulls.end(pull.key, pull.reserved_by or "", None)
-            _log.info("pull done", **pull.key._asdict())
+            await _note_outcome(context, pulls, slot, pull, None)
             return None
     return context.next_look_at_start(slot)
+
+
+async def _note_outcome(
+    context: Context, pulls: Pulls, slot: Slot, pull: ImagePull, error: str | None
+) -> None:
+    """End a pull that a start without a bot was to bring, and tell in the slot's timeline."""
+    log = _log.bind(slot_name=slot.slot_name, **pull.key._asdict())
+    if error is None:
+        log.info("pull done")
+        reason = f"its start brought {pull.image}"
+    else:
+        log.warning("pull failed", error=error, attempts=pull.attempts)
+        reason = f"its start did not bring {pull.image}: {error}"
+    await context.pool.slots.note(slot, reason, attempt=pull.attempts)
+    await pulls.end(pull.key, pull.reserved_by or "", error, pull.attempts)
 
 
 async def _start_and_look(context: Context, slot: Slot) -> Observation:

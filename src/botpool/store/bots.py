@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from botpool.models.assignments import Lease, Progress
     from botpool.models.bots import Bot, BotPage, BotSearch, NewBot
     from botpool.models.json import Json
+    from botpool.models.pulls import ImagePull
     from botpool.models.slots import Slot
     from botpool.models.transitions import Transition
     from botpool.store.postgres.database import Database
@@ -107,6 +108,10 @@ class Bots:
         """Those of these bots that there are, by their ids."""
         return {row["id"]: bot(row) for row in await self._queries.rows("some", bot_ids)}
 
+    async def unheard(self, bot_ids: Sequence[int]) -> dict[int, Bot]:
+        """Those of these live bots that were not heard since their last launch, by their ids."""
+        return {row["id"]: bot(row) for row in await self._queries.rows("unheard", bot_ids)}
+
     async def of_request(self, project_id: int, idempotency_key: str) -> Bot | None:
         """The bot that a project's earlier request created."""
         return await self._bot("of_request", project_id, idempotency_key)
@@ -118,6 +123,10 @@ class Bots:
     async def of_container(self, container_ref: str) -> Bot | None:
         """The bot that a container runs now, or else the bot that it ran last."""
         return await self._bot("of_container", container_ref)
+
+    async def first_waiting(self, pull: ImagePull) -> Bot | None:
+        """The bot that waits longest for a pull, if one does."""
+        return await self._bot("first_waiting", *pull.key, pull.slot_id)
 
     async def page(self, page: BotPage) -> list[Bot]:
         """One page of bots, newest first, without their configurations."""

@@ -106,6 +106,18 @@ SELECT * FROM bots WHERE id = $1;
 -- Bots by their ids.
 SELECT * FROM bots WHERE id = ANY ($1::bigint[]);
 
+-- name: unheard
+-- Those of these bots that were not heard since their last launch, and have not ended.
+SELECT * FROM bots WHERE id = ANY ($1::bigint[]) AND last_heartbeat IS NULL AND ended_at IS NULL;
+
+-- name: first_waiting
+-- The bot that waits longest for an image on a host, or whose start ($4) is to bring it there.
+SELECT b.* FROM bot_pool_slots s JOIN bots b ON b.id = s.assigned_bot_id
+WHERE s.engine = $1 AND s.host = $2 AND s.image = $3
+    AND s.status = 'deploying' AND (s.waits_for = 'image' OR s.id = $4)
+ORDER BY s.last_assigned_at, s.id
+LIMIT 1;
+
 -- name: delete
 -- Delete an ended bot and what tells of it.
 SELECT delete_bot($1) AS deleted;

@@ -36,6 +36,15 @@ class Hosts:
         """Drain a host, so that it gets no new work, or undrain it."""
         return await self._queries.transitions("drain", engine, host, drain)
 
+    async def could_serve(self, slot: Slot, *, any_pull: bool) -> bool:
+        """Whether the bot of a slot could have a slot on another host than this one.
+
+        Not where the image would have to be pulled and pulls of it fail, unless with `any_pull`.
+        """
+        return await self._queries.found(
+            "could_serve", slot.platform, slot.engine, slot.host, slot.image, any_pull
+        )
+
     # Health
 
     async def note_failure(

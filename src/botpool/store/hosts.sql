@@ -24,6 +24,25 @@ WHERE engine = $1 AND host = $2 AND (failed <> '{}' OR unhealthy_since IS NOT NU
 -- Let one slot of each unhealthy host be taken, where it is time for that.
 SELECT * FROM probe_hosts();
 
+-- name: could_serve
+-- Whether a bot of a platform ($1) that is on a host of an engine ($2, $3) could have a slot on another one: an
+-- idle slot with a container; or any, or room for one, where no pull of its image ($4) fails, or whatever pulls
+-- do ($5). Nobody gets a slot while the platform is paused.
+SELECT FROM (
+    SELECT o.host, o.room FROM open_hosts($2) o
+    WHERE o.host <> $3 AND NOT o.probe AND NOT is_paused($1)
+) other
+LEFT JOIN image_pulls p ON p.engine = $2 AND p.host = other.host AND p.image = $4 AND p.error IS NOT NULL
+LEFT JOIN LATERAL (
+    SELECT container_ref IS NOT NULL AS made FROM bot_pool_slots s
+    WHERE s.platform = $1 AND s.status = 'idle' AND NOT s.held AND s.engine = $2 AND s.host = other.host
+    ORDER BY made DESC
+    LIMIT 1
+) idle ON true
+WHERE idle.made
+    OR ((p.image IS NULL OR $5) AND (idle.made IS NOT NULL OR other.room IS NULL OR other.room > 0))
+LIMIT 1;
+
 -- name: all
 -- Every host that something was tried on, or that has slots.
 SELECT

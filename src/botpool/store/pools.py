@@ -43,7 +43,7 @@ class Pools:
         rows = await self._queries.rows("standing", [*platforms])
         return {
             Platform(row["platform"]): PoolStanding(
-                full=row["full"], paused_at=row["paused_at"], pause_reason=row["pause_reason"]
+                **{name: row[name] for name in ("full", "paused_at", "pause_reason", "trouble")}
             )
             for row in rows
         }

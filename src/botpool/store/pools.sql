@@ -11,8 +11,22 @@ SELECT * FROM pause_pool($1, $2, $3);
 SELECT * FROM resume_pool($1, $2);
 
 -- name: standing
--- For these platforms: whether the pool has its maximum of slots, and since when and why it is paused.
-SELECT platform, size >= max_size AS "full", paused_at, pause_reason FROM pools
+-- For these platforms: whether the pool has its maximum of slots, since when and why it is paused, and why none
+-- of its hosts gets new work, if that is so.
+SELECT
+    platform, size >= max_size AS "full", paused_at, pause_reason,
+    (
+        SELECT string_agg(
+            h.host || CASE
+                WHEN h.drained_at IS NOT NULL THEN ' is drained'
+                WHEN h.open THEN ' is unhealthy' ELSE ' does not answer'
+            END || CASE WHEN h.drained_at IS NULL THEN coalesce(': ' || h.reason, '') ELSE '' END,
+            '; ' ORDER BY h.host
+        )
+        FROM hosts h WHERE h.engine = pools.engine
+        HAVING NOT bool_or(gets_work(h))
+    ) AS trouble
+FROM pools
 WHERE platform = ANY ($1::text[]);
 
 -- name: numbers

@@ -58,6 +58,11 @@ class Pulls:
         row = await self._queries.row("of_start", slot.id, slot.lease)
         return None if row is None else ImagePull(**row)
 
+    async def of_slot(self, slot: Slot) -> ImagePull | None:
+        """The pull of a slot's image to its host, if there was one."""
+        row = await self._queries.row("of_slot", slot.engine, slot.host, slot.image)
+        return None if row is None else ImagePull(**row)
+
     async def urgent(self, key: PullKey) -> bool:
         """Whether bots on the host wait for another image, and none for this one."""
         return await self._queries.found("urgent", *key)

@@ -22,6 +22,10 @@ SELECT * FROM start_ahead($1, $2, $3, $4);
 -- The pull that the start of a slot ($1) under a lease ($2) is to bring.
 SELECT * FROM image_pulls WHERE slot_id = $1 AND lease = $2 AND status = 'pulling';
 
+-- name: of_slot
+-- The pull of an image to a host.
+SELECT * FROM image_pulls WHERE engine = $1 AND host = $2 AND image = $3;
+
 -- name: urgent
 -- Whether bots on the host of a pull wait for another image, and none for this one.
 SELECT FROM bot_pool_slots

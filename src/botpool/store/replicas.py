@@ -42,6 +42,11 @@ class Replicas:
         """How many replicas answer, and how many work."""
         return ReplicaCounts.of(await self.live())
 
+    async def workers(self) -> tuple[int, datetime | None]:
+        """How many workers there are now, and when one last worked, if one ever did."""
+        (row,) = await self._queries.rows("workers", _LIVE_MS)
+        return row["live"], row["worked_at"]
+
     async def prune(self, before: datetime) -> int:
         """Forget replicas that were last seen before then."""
         return await self._queries.run("prune", before)

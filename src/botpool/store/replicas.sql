@@ -13,6 +13,16 @@ DELETE FROM replicas WHERE name = $1;
 SELECT * FROM replicas WHERE last_seen_at > botpool_now() - $1 * interval '1 millisecond'
 ORDER BY started_at, name;
 
+-- name: workers
+-- How many workers were seen within $1 ms, and when one last worked: by its own word, or by when the queue,
+-- which workers look after, was to be looked after again.
+SELECT
+    count(*) FILTER (WHERE last_seen_at > botpool_now() - $1 * interval '1 millisecond') AS live,
+    greatest(
+        max(last_seen_at), (SELECT least(due_at, botpool_now()) FROM duties WHERE name = 'queue')
+    ) AS worked_at
+FROM replicas WHERE role <> 'api';
+
 -- name: prune
 -- Forget replicas that were last seen before $1.
 DELETE FROM replicas WHERE last_seen_at < $1;

@@ -9,7 +9,7 @@ from botpool.models.keys import token_digest
 from botpool.store.queries import Queries
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
 
     from botpool.models.assignments import Ending, FailedLaunch, Lease
@@ -104,9 +104,9 @@ class Slots:
         """Delete a slot that is in error or drained."""
         return await self._queries.transitions("delete", slot_id, lease, reason)
 
-    async def drain(self, slot_id: int, reason: str) -> list[Transition]:
-        """Give a slot no further bot."""
-        return await self._queries.transitions("drain", slot_id, reason)
+    async def drain(self, slot_id: int, reason: str, *, tell: bool) -> list[Transition]:
+        """Give a slot no further bot, and `tell` if it is not deleted at once."""
+        return await self._queries.transitions("drain", slot_id, reason, tell)
 
     async def remove(self, slot_id: int, reason: str) -> list[Transition]:
         """Delete a slot that has no bot, now or as soon as its container is proved stopped."""
@@ -129,10 +129,11 @@ class Slots:
         """Have a slot in error repaired at once. Returns whether it was in error."""
         return await self._queries.found("retry", slot_id)
 
-    async def count_failed_repair(self, slot_id: int, lease: int, message: str) -> int:
-        """Count a failed repair of a slot, and return how many there were."""
-        row = await self._queries.row("count_failed_repair", slot_id, lease, message)
-        return 0 if row is None else int(row["recovery_attempts"])
+    async def count_failed_repair(self, slot: Slot, message: str, most: int) -> list[Transition]:
+        """Count and tell a failed repair of a slot, of at most so many."""
+        return await self._queries.transitions(
+            "count_failed_repair", slot.id, slot.lease, message, most
+        )
 
     # Containers and deployments
 
@@ -184,13 +185,25 @@ class Slots:
             "record_deployment", slot.id, slot.lease, deployment_ref, status, waits_for, reason
         )
 
-    async def tell_error(self, slot: Slot, reason: str, attempt: int) -> list[Transition]:
-        """Tell what goes wrong with a slot, in its timeline and in its bot's."""
-        return await self._queries.transitions("tell_error", slot.id, slot.lease, reason, attempt)
+    async def tell_error(
+        self, slot: Slot, error: str, reason: str, attempt: int
+    ) -> list[Transition]:
+        """Tell what goes wrong with a slot, in its timeline and in its bot's, if that is news."""
+        return await self._queries.transitions(
+            "tell_error", slot.id, slot.lease, error, reason, attempt
+        )
 
-    async def tell_pull_error(self, key: PullKey, reason: str, attempt: int) -> list[Transition]:
-        """Tell the slots that wait for an image, and their bots, why its pull failed."""
-        return await self._queries.transitions("tell_pull_error", *key, reason, attempt)
+    async def tell_pull_error(
+        self, key: PullKey, error: str, reason: str, attempt: int, slot: Slot | None
+    ) -> list[Transition]:
+        """Tell the slots that wait for an image why its pull failed, or only one of them.
+
+        Each slot, and its bot, is told once until the error is another.
+        """
+        only = None if slot is None else slot.id
+        return await self._queries.transitions(
+            "tell_pull_error", *key, error, reason, attempt, only
+        )
 
     async def extend_deployment(self, slot_id: int, lease: int, reason: str) -> list[Transition]:
         """Restart the time of a deployment, and count that."""
@@ -208,15 +221,27 @@ class Slots:
         """Record that a slot's container is proved stopped."""
         await self._queries.run("record_stopped", slot.id, slot.lease)
 
-    async def give_up_container(self, slot: Slot, image: str | None) -> Slot | None:
-        """Remove a slot's container from its row. The next one is of this image."""
-        return await self._queries.slot("give_up_container", slot.id, slot.lease, image)
+    async def give_up_container(
+        self, slot: Slot, image: str | None, reason: str
+    ) -> list[Transition]:
+        """Remove a slot's container from its row, and tell why. The next one is of this image."""
+        return await self._queries.transitions(
+            "give_up_container", slot.id, slot.lease, image, reason
+        )
 
     async def adapt_container(
-        self, slot: Slot, image: str | None, spec_digest: bytes
-    ) -> Slot | None:
-        """Record that a slot's container was changed: its image, and what it is made with."""
-        return await self._queries.slot("adapt_container", slot.id, slot.lease, image, spec_digest)
+        self, slot: Slot, image: str | None, spec_digest: bytes, reason: str
+    ) -> list[Transition]:
+        """Record and tell that a slot's container was changed: its image, what it is made with."""
+        return await self._queries.transitions(
+            "adapt_container", slot.id, slot.lease, image, spec_digest, reason
+        )
+
+    async def note(
+        self, slot: Slot, reason: str, details: Mapping[str, object]
+    ) -> list[Transition]:
+        """Tell what happened to a slot, in its timeline and in its bot's."""
+        return await self._queries.transitions("note", slot.id, slot.lease, reason, details)
 
     # What engines show
 

@@ -114,11 +114,12 @@ RETURNING *;
 SELECT * FROM delete_slot($1, $2, $3);
 
 -- name: drain
--- Let a slot get no further bot, and be deleted when it has none.
-SELECT * FROM drain_slot($1, $2);
+-- Let a slot get no further bot, and be deleted when it has none. If it can't be deleted at once, that is told
+-- (unless $3 is false).
+SELECT * FROM drain_slot($1, $2, $3);
 
 -- name: remove
--- Delete a slot that has no bot, now or as soon as its container is proved stopped.
+-- Delete a slot that has no bot, now or, as is told then, as soon as its container is proved stopped.
 SELECT * FROM remove_slot($1, $2);
 
 -- name: ask_comparison
@@ -230,8 +231,8 @@ FROM slot
 RETURNING *;
 
 -- name: record_deployment
--- Note, under the lease and where that is news, which deployment a slot is in ($3), and either what the
--- engine says of it ($4) or what it waits for ($5). $6 is the reason that is recorded.
+-- Note, under the lease and where that is news, which deployment a slot is in ($3), and what the engine says of
+-- it ($4) or what it waits for ($5), or both. $6 is the reason that is recorded.
 WITH slot AS MATERIALIZED (
     SELECT s.*, b.correlation_id FROM bot_pool_slots s JOIN bots b ON b.id = s.assigned_bot_id
     WHERE s.id = $1 AND s.lease = $2
@@ -284,18 +285,32 @@ WHERE engine = $1 AND host = $2 AND container_ref IS NULL AND status = 'idle' AN
     ));
 
 -- name: give_up_container
--- Let a slot have no container, and the next one of this image ($3).
-UPDATE bot_pool_slots
-SET image = $3, container_ref = NULL, spec_digest = NULL, failed_launches = 0, failing_since = NULL
-WHERE id = $1 AND lease = $2
-RETURNING *, botpool_now() AS read_at;
+-- Let a slot have no container, and the next one of this image ($3). If it had one, why ($4) is told.
+WITH before AS MATERIALIZED (
+    SELECT s AS slot FROM bot_pool_slots s WHERE id = $1 AND lease = $2 FOR NO KEY UPDATE
+),
+changed AS (
+    UPDATE bot_pool_slots
+    SET image = $3, container_ref = NULL, spec_digest = NULL, failed_launches = 0, failing_since = NULL
+    FROM before WHERE id = (slot).id
+)
+SELECT told.* FROM before, LATERAL note_slot(slot, $4, jsonb_build_object(
+    'oldContainerRef', (slot).container_ref, 'oldImage', (slot).image, 'newImage', $3::text
+)) told
+WHERE (slot).container_ref IS NOT NULL;
 
 -- name: adapt_container
--- Note, under its lease, that a slot's container was changed: it is of this image ($3), and as this says
--- ($4).
-UPDATE bot_pool_slots SET image = $3, spec_digest = $4
-WHERE id = $1 AND lease = $2
-RETURNING *, botpool_now() AS read_at;
+-- Note and tell, under its lease, that a slot's container was changed: it is of this image ($3), and as this
+-- says ($4). $5 says why.
+WITH before AS MATERIALIZED (
+    SELECT s AS slot FROM bot_pool_slots s WHERE id = $1 AND lease = $2 FOR NO KEY UPDATE
+),
+changed AS (
+    UPDATE bot_pool_slots SET image = $3, spec_digest = $4 FROM before WHERE id = (slot).id
+)
+SELECT told.* FROM before, LATERAL note_slot(
+    slot, $5, jsonb_build_object('oldImage', (slot).image, 'newImage', $3::text)
+) told;
 
 -- name: take_shown
 -- Take the slots of these engines ($1) whose status is to be shown. If that was not done within $2 ms,
@@ -322,40 +337,37 @@ UPDATE bot_pool_slots SET show_at = botpool_now()
 WHERE id = $1 AND lease = $2 AND status = $3 AND show_at IS NULL;
 
 -- name: count_failed_repair
--- Count a failed attempt to repair a slot.
-UPDATE bot_pool_slots SET recovery_attempts = recovery_attempts + 1, error_message = $3
-WHERE id = $1 AND lease = $2 AND status = 'error'
-RETURNING recovery_attempts;
+-- Count a failed attempt to repair a slot, of $4, and tell why it failed ($3).
+WITH failed AS (
+    UPDATE bot_pool_slots s SET recovery_attempts = recovery_attempts + 1, error_message = $3
+    WHERE id = $1 AND lease = $2 AND status = 'error'
+    RETURNING s AS slot
+)
+SELECT told.* FROM failed, LATERAL note_slot(
+    slot,
+    format('recovery %s of %s failed: %s', (slot).recovery_attempts, $4::integer, $3::text),
+    jsonb_build_object('attempt', (slot).recovery_attempts, 'error', $3::text)
+) told;
+
+-- name: note
+-- Tell in the timeline of a slot, under its lease, and of its bot, what happened ($3; $4 has more).
+SELECT told.* FROM bot_pool_slots s, LATERAL note_slot(s, $3, $4::jsonb) told
+WHERE s.id = $1 AND s.lease = $2;
 
 -- name: tell_error
--- Tell in the timeline of a slot, under its lease, and of its bot, what goes wrong ($3) at which attempt.
-INSERT INTO transitions (
-    at, machine, platform, from_status, to_status,
-    slot_id, slot_name, container_ref, lease, bot_id, correlation_id, reason, details
-)
-SELECT
-    botpool_now(), 'slot', s.platform, s.status, s.status,
-    s.id, s.slot_name, s.container_ref, s.lease, b.id, b.correlation_id, $3,
-    jsonb_build_object('attempt', $4::integer)
-FROM bot_pool_slots s LEFT JOIN bots b ON b.id = coalesce(s.assigned_bot_id, s.last_bot_id)
-WHERE s.id = $1 AND s.lease = $2
-RETURNING *;
+-- Tell in the timeline of a slot, under its lease, and of its bot, what goes wrong ($3; $4 in a sentence) at
+-- which attempt, if that is news there.
+SELECT * FROM tell_error(ARRAY[$1::bigint], ARRAY[$2::bigint], $3, $4, $5);
 
 -- name: tell_pull_error
--- Tell in the timelines of the slots that wait for an image, and of their bots, why its pull failed ($4).
-INSERT INTO transitions (
-    at, machine, platform, from_status, to_status,
-    slot_id, slot_name, container_ref, lease, bot_id, correlation_id, reason, details
-)
-SELECT
-    botpool_now(), 'slot', s.platform, s.status, s.status,
-    s.id, s.slot_name, s.container_ref, s.lease, b.id, b.correlation_id, $4,
-    jsonb_build_object('attempt', $5::integer)
-FROM bot_pool_slots s JOIN bots b ON b.id = s.assigned_bot_id
-WHERE s.engine = $1 AND s.host = $2 AND s.image = $3
-    AND s.status = 'deploying' AND s.waits_for = 'image'
-ORDER BY s.id
-RETURNING *;
+-- Tell in the timelines of the slots that wait for an image, or of one of them ($7), and of their bots, why
+-- its pull failed ($4; $5 in a sentence) at which attempt: where that is news.
+SELECT t.*
+FROM (
+    SELECT array_agg(id) AS ids, array_agg(lease) AS leases FROM bot_pool_slots
+    WHERE engine = $1 AND host = $2 AND image = $3
+        AND status = 'deploying' AND waits_for = 'image' AND ($7::bigint IS NULL OR id = $7)
+) waiting, LATERAL tell_error(ids, leases, $4, $5, $6) t;
 
 -- name: extend_deployment
 -- A deployment that took long is left alone once more: its time counts from now.

@@ -22,7 +22,7 @@ BEGIN
     IF NOT is_paused(p_platform)
         AND NOT a_bot_waits(p_platform, CASE WHEN p_grow THEN v_now ELSE '-infinity' END)
     THEN
-        IF p_grow THEN
+        IF p_grow AND NOT has_idle(p_platform) THEN
             RETURN QUERY SELECT * FROM make_room(p_platform, jsonb_array_length(p_bots));
         END IF;
         v_slots := take_slots(p_platform, jsonb_array_length(p_bots), p_grow);

@@ -106,14 +106,16 @@ CREATE OR REPLACE FUNCTION note_success(p_engine text, p_host text, p_answers_on
     RETURNS SETOF transitions LANGUAGE plpgsql AS $$
 DECLARE
     v_unhealthy boolean;
+    v_host hosts;
 BEGIN
-    SELECT unhealthy_since IS NOT NULL AND drained_at IS NULL INTO v_unhealthy FROM hosts WHERE engine = p_engine AND host = p_host
+    SELECT unhealthy_since IS NOT NULL INTO v_unhealthy FROM hosts WHERE engine = p_engine AND host = p_host
         AND (NOT p_answers_only OR images <@ ARRAY[''])
     FOR UPDATE;
     IF NOT FOUND THEN RETURN; END IF;
     UPDATE hosts SET failed = '{}', images = '{}', unhealthy_since = NULL, probe_at = NULL
-    WHERE engine = p_engine AND host = p_host;
-    IF v_unhealthy THEN
+    WHERE engine = p_engine AND host = p_host
+    RETURNING * INTO v_host;
+    IF v_unhealthy AND gets_work(v_host) THEN
         RETURN QUERY SELECT * FROM unhold_slots(p_engine, p_host, NULL);
     END IF;
 END $$;
@@ -139,7 +141,7 @@ BEGIN
         RETURN QUERY SELECT * FROM note_success(v_host.engine, v_host.host, false);
     END LOOP;
     FOR v_host IN
-        SELECT * FROM hosts WHERE probe_at <= botpool_now() AND drained_at IS NULL
+        SELECT * FROM hosts WHERE probe_at <= botpool_now() AND drained_at IS NULL AND open
         ORDER BY engine, host
         FOR UPDATE SKIP LOCKED
     LOOP

@@ -14,6 +14,10 @@ CREATE OR REPLACE FUNCTION host_given_up(p_engine text, p_host text) RETURNS boo
     )
 $$;
 
+-- Whether a host's slots may get bots: it is not drained, it answers, and it is healthy.
+CREATE OR REPLACE FUNCTION gets_work(p_host hosts) RETURNS boolean LANGUAGE sql IMMUTABLE
+    AS $$ SELECT p_host.open AND p_host.drained_at IS NULL AND p_host.unhealthy_since IS NULL $$;
+
 -- The hosts of an engine that get new work, how many slots each can take (NULL: no limit), and how many
 -- of its slots have a bot. An unhealthy host gets none until it is time for a probe; a host that is
 -- drained, that does not answer, or that is given up, gets none.
@@ -70,21 +74,34 @@ BEGIN
 END $$;
 
 -- Note what a replica tells of the hosts of an engine (p_hosts: host, capacity, open; NULL where it does not
--- know). Bots that wait get the room that there is now.
+-- know). The slots of a host that does not answer get no bot. Bots that wait get the room that there is now.
 CREATE OR REPLACE FUNCTION report_hosts(p_engine text, p_hosts jsonb) RETURNS SETOF transitions
     LANGUAGE plpgsql AS $$
+DECLARE
+    v_changed hosts[];
+    v_host hosts;
 BEGIN
-    INSERT INTO hosts AS h (engine, host, capacity, open)
-    SELECT p_engine, told.host, told.capacity, coalesce(told.open, known.open, true)
-    FROM jsonb_to_recordset(p_hosts) AS told (host text, capacity integer, open boolean)
-    LEFT JOIN hosts known ON known.engine = p_engine AND known.host = told.host
-    ORDER BY told.host
-    ON CONFLICT (engine, host) DO UPDATE SET capacity = excluded.capacity, open = excluded.open
-    WHERE (h.capacity, h.open) IS DISTINCT FROM (excluded.capacity, excluded.open);
-    IF NOT FOUND THEN RETURN; END IF;
+    WITH changed AS (
+        INSERT INTO hosts AS h (engine, host, capacity, open)
+        SELECT p_engine, told.host, told.capacity, coalesce(told.open, known.open, true)
+        FROM jsonb_to_recordset(p_hosts) AS told (host text, capacity integer, open boolean)
+        LEFT JOIN hosts known ON known.engine = p_engine AND known.host = told.host
+        ORDER BY told.host
+        ON CONFLICT (engine, host) DO UPDATE SET capacity = excluded.capacity, open = excluded.open
+        WHERE (h.capacity, h.open) IS DISTINCT FROM (excluded.capacity, excluded.open)
+        RETURNING h.*
+    )
+    SELECT array_agg(changed::hosts ORDER BY host) INTO v_changed FROM changed;
 
-    PERFORM lock_platforms();
-    RETURN QUERY SELECT * FROM serve_queues();
+    -- Each time: a slot may have been put there while it was told first.
+    PERFORM hold_slots(p_engine, told.host)
+    FROM jsonb_to_recordset(p_hosts) AS told (host text, open boolean)
+    WHERE NOT told.open;
+    FOREACH v_host IN ARRAY coalesce(v_changed, '{}') LOOP
+        IF gets_work(v_host) THEN
+            RETURN QUERY SELECT * FROM unhold_slots(p_engine, v_host.host, NULL);
+        END IF;
+    END LOOP;
 END $$;
 
 -- Let a host get no new work (p_drain), or get it again. Its bots stay, and its idle slots get no further
@@ -100,7 +117,7 @@ BEGIN
     RETURNING * INTO v_host;
     IF p_drain THEN
         PERFORM hold_slots(p_engine, p_host);
-    ELSIF v_host.unhealthy_since IS NULL THEN
+    ELSIF gets_work(v_host) THEN
         RETURN QUERY SELECT * FROM unhold_slots(p_engine, p_host, NULL);
     END IF;
 END $$;

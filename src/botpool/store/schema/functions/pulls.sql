@@ -158,8 +158,8 @@ BEGIN
 END $$;
 
 -- End the pulls on a host that starts were to bring, and that are over: the image is there once its
--- slot is busy, and another slot may try once the slot is proved stopped, or serves another. Returns
--- the images.
+-- slot is busy, and another slot may try once the slot is proved stopped, or serves another. Its error is what
+-- the start failed with. Returns the images.
 CREATE OR REPLACE FUNCTION settle_pulls(p_engine text, p_host text) RETURNS text[]
     LANGUAGE plpgsql AS $$
 DECLARE
@@ -168,7 +168,16 @@ BEGIN
     WITH settled AS (
         UPDATE image_pulls p
         SET status = CASE WHEN s.status = 'busy' THEN 'present' ELSE 'failed' END,
-            error = CASE WHEN s.status = 'busy' THEN NULL ELSE 'its deployment came to nothing' END,
+            error = CASE WHEN s.status IS DISTINCT FROM 'busy' THEN coalesce(
+                (
+                    SELECT t.reason FROM transitions t
+                    WHERE t.slot_id = held.slot_id AND t.machine = 'slot' AND t.lease = held.lease
+                        AND t.from_status = 'deploying' AND t.to_status = 'error'
+                    ORDER BY t.id DESC
+                    LIMIT 1
+                ),
+                'its deployment came to nothing'
+            ) END,
             retry_at = CASE WHEN s.status = 'busy' THEN NULL ELSE botpool_now() END,
             reserved_by = NULL, reserved_until = NULL, slot_id = NULL, lease = NULL,
             finished_at = botpool_now()

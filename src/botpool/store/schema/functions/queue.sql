@@ -141,11 +141,11 @@ BEGIN
     PERFORM add_up_waiting(p_bots[1].platform);
 END $$;
 
--- Give the platform's free slots to its waiting bots, in the order of the queue. The caller holds
--- the platform's lock: shared, or to grow, exclusive. The slot is taken before the entry: an entry
+-- Give the platform's free slots to its waiting bots, in the order of the queue, p_most at most. The caller
+-- holds the platform's lock: shared, or to grow, exclusive. The slot is taken before the entry: an entry
 -- that was locked and then not served would be passed over by a transaction that has a slot for it.
-CREATE OR REPLACE FUNCTION serve_queue(p_platform text, p_grow boolean) RETURNS SETOF transitions
-    LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION serve_queue(p_platform text, p_grow boolean, p_most integer DEFAULT NULL)
+    RETURNS SETOF transitions LANGUAGE plpgsql AS $$
 DECLARE
     v_now timestamptz := botpool_now();
     v_avoid text;
@@ -160,7 +160,9 @@ BEGIN
             ORDER BY priority, bot_id
             LIMIT 1
         );
-        IF p_grow THEN RETURN QUERY SELECT * FROM make_room(p_platform, 1); END IF;
+        IF p_grow AND NOT has_idle(p_platform) THEN
+            RETURN QUERY SELECT * FROM make_room(p_platform, 1);
+        END IF;
         v_slots := take_slots(p_platform, 1, p_grow, v_avoid);
         EXIT WHEN v_slots = '{}';
 
@@ -183,6 +185,8 @@ BEGIN
         RETURNING * INTO v_bot;
 
         RETURN QUERY SELECT * FROM occupy_slots(v_slots, ARRAY[v_bot], 'QUEUED', v_now);
+        p_most := p_most - 1;
+        EXIT WHEN p_most = 0;
     END LOOP;
 END $$;
 
@@ -196,22 +200,26 @@ BEGIN
     END LOOP;
 END $$;
 
--- Give what is free to those who wait, of every platform: first to the one whose bots wait longest. The
+-- Give what is free to those who wait, of every platform, in one order: room on a host is for all of them. The
 -- caller holds the locks of all platforms.
 CREATE OR REPLACE FUNCTION serve_queues() RETURNS SETOF transitions LANGUAGE plpgsql AS $$
 DECLARE
     v_platform text;
+    v_in_vain text[] := '{}';
 BEGIN
-    FOR v_platform IN
-        SELECT platform FROM pools, LATERAL (
-            SELECT queued_at FROM bot_pool_queue q
+    LOOP
+        SELECT platform INTO v_platform FROM pools, LATERAL (
+            SELECT priority, bot_id FROM bot_pool_queue q
             WHERE q.platform = pools.platform AND timeout_at > botpool_now()
             ORDER BY priority, bot_id
             LIMIT 1
         ) first
-        ORDER BY queued_at, platform
-    LOOP
-        RETURN QUERY SELECT * FROM serve_queue(v_platform, true);
+        WHERE platform <> ALL (v_in_vain)
+        ORDER BY priority, bot_id
+        LIMIT 1;
+        EXIT WHEN NOT FOUND;
+        RETURN QUERY SELECT * FROM serve_queue(v_platform, true, 1);
+        IF NOT FOUND THEN v_in_vain := v_in_vain || v_platform; END IF;
     END LOOP;
 END $$;
 

@@ -105,48 +105,85 @@ BEGIN
     END IF;
 END $$;
 
--- Where no host has room for a new slot of this platform, but one has an idle slot of another, beyond
--- those that are kept warm: delete the one least recently used, at most p_wanted of them. Its container
--- is removed by the comparison with the engine. The caller holds the platform's lock.
+-- Whether a slot of this platform is there for the taking.
+CREATE OR REPLACE FUNCTION has_idle(p_platform text) RETURNS boolean LANGUAGE sql STABLE AS $$
+    SELECT EXISTS (
+        SELECT FROM bot_pool_slots WHERE platform = p_platform AND status = 'idle' AND NOT held
+    )
+$$;
+
+-- Delete idle slots that keep this platform from p_wanted new ones, as many as that takes, the least recently
+-- used first. Where no host has room: those of other platforms beyond the ones that they keep warm. Where the
+-- pool is as large as it may be: its own, on hosts that get no new work. Their containers are removed by the
+-- comparison with the engine. The caller holds the platform's lock.
 CREATE OR REPLACE FUNCTION make_room(p_platform text, p_wanted integer) RETURNS SETOF transitions
     LANGUAGE plpgsql AS $$
 DECLARE
     v_pool pools;
+    v_useless bigint[] := '{}';
+    v_new integer;
+    v_room bigint;
+BEGIN
+    SELECT * INTO v_pool FROM pools WHERE platform = p_platform;
+    v_new := least(p_wanted, v_pool.max_size - v_pool.size);
+    IF v_new < 1 THEN
+        v_useless := ARRAY(
+            SELECT id FROM bot_pool_slots
+            WHERE platform = p_platform AND status = 'idle' AND held
+                AND engine = v_pool.engine AND host NOT IN (SELECT host FROM open_hosts(v_pool.engine))
+            ORDER BY last_used_at, id
+            LIMIT v_pool.size - v_pool.max_size + p_wanted
+        );
+        v_new := v_pool.max_size - v_pool.size + cardinality(v_useless);
+    END IF;
+    IF v_new IS NULL OR v_new < 1 THEN RETURN; END IF;
+
+    SELECT sum(coalesce(room, v_new)) INTO v_room FROM open_hosts(v_pool.engine);
+    IF coalesce(v_room, 0) < 1 THEN
+        -- Before the slots, as those who put new ones on hosts do.
+        PERFORM pg_advisory_xact_lock(room_lock(v_pool.engine));
+        RETURN QUERY SELECT * FROM delete_idle(
+            ARRAY(
+                SELECT s.id FROM bot_pool_slots s
+                JOIN pools p USING (platform)
+                WHERE s.platform <> p_platform AND s.status = 'idle' AND NOT s.held
+                    AND s.engine = v_pool.engine
+                    AND s.host IN (SELECT host FROM open_hosts(v_pool.engine))
+                    AND (
+                        SELECT count(*) FROM bot_pool_slots other
+                        WHERE other.platform = s.platform AND other.status = 'idle' AND NOT other.held
+                            AND (other.last_used_at, other.id) >= (s.last_used_at, s.id)
+                    ) > p.warm
+                ORDER BY s.last_used_at, s.id
+                LIMIT v_new
+                FOR UPDATE OF s SKIP LOCKED
+            ),
+            'its room was needed for ' || p_platform
+        );
+        GET DIAGNOSTICS v_room = ROW_COUNT;
+        IF v_room = 0 THEN RETURN; END IF;
+    END IF;
+    RETURN QUERY SELECT * FROM delete_idle(
+        v_useless[1 : v_pool.size - v_pool.max_size + least(v_new, v_room)],
+        'its host gets no new work, and its pool is as large as it may be'
+    );
+END $$;
+
+-- Delete those of these slots that are still idle, and that nobody is about to take.
+CREATE OR REPLACE FUNCTION delete_idle(p_slot_ids bigint[], p_reason text) RETURNS SETOF transitions
+    LANGUAGE plpgsql AS $$
+DECLARE
     v_slot bot_pool_slots;
 BEGIN
-    SELECT * INTO v_pool FROM pools
-    WHERE platform = p_platform AND size < max_size AND NOT EXISTS (
-        SELECT FROM bot_pool_slots s WHERE s.platform = p_platform AND status = 'idle' AND NOT held
-    );
-    IF NOT FOUND OR EXISTS (
-        SELECT FROM open_hosts(v_pool.engine) WHERE room IS NULL OR room > 0
-    ) THEN
-        RETURN;
-    END IF;
-
-    -- Before the slots, as those who put new ones on hosts do.
-    PERFORM pg_advisory_xact_lock(room_lock(v_pool.engine));
     FOR v_slot IN
         DELETE FROM bot_pool_slots WHERE id IN (
-            SELECT s.id FROM bot_pool_slots s
-            JOIN pools p USING (platform)
-            WHERE s.platform <> p_platform AND s.status = 'idle' AND NOT s.held
-                AND s.engine = v_pool.engine
-                AND s.host IN (SELECT host FROM open_hosts(v_pool.engine))
-                AND (
-                    SELECT count(*) FROM bot_pool_slots other
-                    WHERE other.platform = s.platform AND other.status = 'idle'
-                        AND (other.last_used_at, other.id) >= (s.last_used_at, s.id)
-                ) > p.warm
-            ORDER BY s.last_used_at, s.id
-            LIMIT least(p_wanted, v_pool.max_size - v_pool.size)
-            FOR UPDATE OF s SKIP LOCKED
+            SELECT id FROM bot_pool_slots WHERE id = ANY (p_slot_ids) AND status = 'idle'
+            FOR UPDATE SKIP LOCKED
         )
         RETURNING *
     LOOP
         RETURN QUERY SELECT * FROM record_step(
-            'slot', 'idle', NULL, v_slot, NULL, 'its room was needed for ' || p_platform, '{}',
-            botpool_now()
+            'slot', 'idle', NULL, v_slot, NULL, p_reason, '{}', botpool_now()
         );
     END LOOP;
 END $$;
@@ -323,9 +360,9 @@ BEGIN
     RETURNING *;
 END $$;
 
--- Slots whose container is proved stopped become idle, and go to the bots that wait for them.
--- p_from is 'releasing', or 'error' for slots that are repaired. An old lease frees nothing; nor is a
--- slot made idle that is to be deleted.
+-- Slots whose container is proved stopped become idle, and go to the bots that wait for them, or make room
+-- for those of other platforms that have waited longer. p_from is 'releasing', or 'error' for slots that are
+-- repaired. An old lease frees nothing; nor is a slot made idle that is to be deleted.
 CREATE OR REPLACE FUNCTION make_idle(
     p_slot_ids bigint[], p_leases bigint[], p_from text, p_reason text
 ) RETURNS SETOF transitions LANGUAGE plpgsql AS $$
@@ -333,12 +370,22 @@ DECLARE
     v_now timestamptz;
     v_platforms text[];
     v_platform text;
+    v_for_all boolean;
 BEGIN
-    SELECT array_agg(DISTINCT platform ORDER BY platform) INTO v_platforms
+    SELECT array_agg(DISTINCT platform ORDER BY platform), bool_or(held) INTO v_platforms, v_for_all
     FROM bot_pool_slots WHERE id = ANY (p_slot_ids);
-    FOREACH v_platform IN ARRAY coalesce(v_platforms, '{}') LOOP
-        PERFORM pg_advisory_xact_lock_shared(platform_lock(v_platform));
-    END LOOP;
+    -- It may be of use only to others: a new slot elsewhere, or one of another platform.
+    v_for_all := v_for_all OR EXISTS (
+        SELECT FROM pools
+        WHERE platform <> ALL (v_platforms) AND size < max_size AND a_bot_waits(platform, botpool_now())
+    );
+    IF v_for_all THEN
+        PERFORM lock_platforms();
+    ELSE
+        FOREACH v_platform IN ARRAY coalesce(v_platforms, '{}') LOOP
+            PERFORM pg_advisory_xact_lock_shared(platform_lock(v_platform));
+        END LOOP;
+    END IF;
 
     v_now := botpool_now();
     RETURN QUERY
@@ -370,9 +417,13 @@ BEGIN
     FROM made_idle
     RETURNING *;
 
-    FOREACH v_platform IN ARRAY coalesce(v_platforms, '{}') LOOP
-        RETURN QUERY SELECT * FROM serve_queue(v_platform, false);
-    END LOOP;
+    IF v_for_all THEN
+        RETURN QUERY SELECT * FROM serve_queues();
+    ELSE
+        FOREACH v_platform IN ARRAY coalesce(v_platforms, '{}') LOOP
+            RETURN QUERY SELECT * FROM serve_queue(v_platform, false);
+        END LOOP;
+    END IF;
 END $$;
 
 -- Delete a slot that is in error, or that is drained and has no bot. Its name and its room are free, and
@@ -396,34 +447,46 @@ BEGIN
     RETURN QUERY SELECT * FROM serve_queues();
 END $$;
 
--- Let a slot get no further bot. One that is idle is deleted at once; others when they are free.
-CREATE OR REPLACE FUNCTION drain_slot(p_slot_id bigint, p_reason text)
+-- Let a slot get no further bot. One that is idle is deleted at once; others when they are free, and with
+-- p_tell that is told.
+CREATE OR REPLACE FUNCTION drain_slot(p_slot_id bigint, p_reason text, p_tell boolean)
     RETURNS SETOF transitions LANGUAGE plpgsql AS $$
 DECLARE
     v_slot bot_pool_slots;
 BEGIN
     PERFORM lock_platforms();
-    UPDATE bot_pool_slots SET draining = true WHERE id = p_slot_id RETURNING * INTO v_slot;
+    SELECT * INTO v_slot FROM bot_pool_slots WHERE id = p_slot_id FOR NO KEY UPDATE;
+    UPDATE bot_pool_slots SET draining = true WHERE id = v_slot.id;
     IF v_slot.status = 'idle' THEN
         RETURN QUERY SELECT * FROM delete_slot(v_slot.id, v_slot.lease, p_reason);
+    ELSIF p_tell AND NOT v_slot.draining THEN
+        RETURN QUERY SELECT * FROM note_slot(
+            v_slot, p_reason || ': it gets no further bot, and is deleted once it is free', '{}'
+        );
     END IF;
 END $$;
 
 -- Delete a slot that has no bot, now: one that is idle or in error at once, whose container is removed by the
--- comparison with the engine; one that is releasing as soon as its container is proved stopped.
+-- comparison with the engine; one that is releasing as soon as its container is proved stopped, which is told.
 CREATE OR REPLACE FUNCTION remove_slot(p_slot_id bigint, p_reason text)
     RETURNS SETOF transitions LANGUAGE plpgsql AS $$
 DECLARE
     v_slot bot_pool_slots;
 BEGIN
     PERFORM lock_platforms();
+    SELECT * INTO v_slot FROM bot_pool_slots
+    WHERE id = p_slot_id AND assigned_bot_id IS NULL
+    FOR NO KEY UPDATE;
     UPDATE bot_pool_slots
     SET draining = true, wakes = wakes + 1,
         due_at = CASE WHEN status = 'idle' THEN due_at ELSE botpool_now() END
-    WHERE id = p_slot_id AND assigned_bot_id IS NULL
-    RETURNING * INTO v_slot;
+    WHERE id = v_slot.id;
     IF v_slot.status IN ('idle', 'error') THEN
         RETURN QUERY SELECT * FROM delete_slot(v_slot.id, v_slot.lease, p_reason);
+    ELSIF NOT v_slot.draining THEN
+        RETURN QUERY SELECT * FROM note_slot(
+            v_slot, p_reason || ': as soon as its container is proved stopped', '{}'
+        );
     END IF;
 END $$;
 
@@ -460,13 +523,16 @@ DECLARE
     v_pool pools;
     v_wanted integer;
 BEGIN
-    SELECT * INTO v_pool FROM pools
-    WHERE platform = p_platform AND warm > 0 AND size < max_size AND paused_at IS NULL;
+    SELECT * INTO v_pool FROM pools WHERE platform = p_platform AND warm > 0 AND paused_at IS NULL;
     IF NOT FOUND OR a_bot_waits(p_platform, botpool_now()) THEN RETURN; END IF;
-    SELECT least(v_pool.warm - count(*), v_pool.max_size - v_pool.size) INTO v_wanted
-    FROM bot_pool_slots
+    SELECT v_pool.warm - count(*) INTO v_wanted FROM bot_pool_slots
     WHERE platform = p_platform AND NOT draining
         AND (status = 'error' OR (status IN ('idle', 'releasing') AND NOT held));
+    IF v_wanted < 1 THEN RETURN; END IF;
+
+    RETURN QUERY SELECT * FROM make_room(p_platform, v_wanted);
+    SELECT * INTO v_pool FROM pools WHERE platform = p_platform;
+    v_wanted := least(v_wanted, v_pool.max_size - v_pool.size);
     IF v_wanted > 0 THEN
         RETURN QUERY SELECT * FROM add_slots(
             v_pool, new_slots(v_pool, choose_hosts(v_pool.engine, v_wanted, NULL)), 'kept warm'

@@ -279,7 +279,7 @@ async def test_whatever_happens_to_a_pod_is_told_in_words_that_a_person_understa
             templates={"google-meet": seated(1), "zoom": seated(5), "microsoft-teams": seated(50)},
             image_zoom=f"{cluster.registry}/none:1",
             image_microsoft_teams=f"{cluster.registry}/none:1",
-            deployment_limit_ms="12000",
+            deployment_limit_ms="30000",
             **usual,
         ) as there,
     ):

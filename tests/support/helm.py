@@ -40,9 +40,12 @@ async def rules_of_the_chart() -> list[dict[str, Any]]:
 
 
 def environment(cluster: Cluster | None = None) -> dict[str, str]:
-    """What `helm` and `kubectl` run with: they keep no files of their own."""
-    config = cluster.kubeconfig if cluster else os.devnull
-    return {"PATH": os.environ["PATH"], "HOME": os.devnull, "KUBECONFIG": str(config)}
+    """What `helm` and `kubectl` run with. What they keep of a cluster goes with the cluster."""
+    if cluster is None:
+        of_cluster = {"HOME": "/nonexistent", "KUBECONFIG": os.devnull}
+    else:
+        of_cluster = {"HOME": str(cluster.kubeconfig.parent), "KUBECONFIG": str(cluster.kubeconfig)}
+    return {"PATH": os.environ["PATH"], **of_cluster}
 
 
 async def run(program: str, *arguments: str, cluster: Cluster | None = None) -> str:

@@ -126,6 +126,11 @@ async def serving(
                     await client.writer.wait_closed()
 
 
+def test_a_connection_outlives_the_minute_for_which_load_balancers_keep_it(scene: Scene) -> None:
+    app = create_app(scene.store, scene.pool, Settings(), Keys(scene.store, Settings()))
+    assert server_config(app).timeout_keep_alive > 60
+
+
 async def key_of(served: Served) -> str:
     return (await served.keys.create("notes", Role.CLIENT))[1]
 

@@ -29,6 +29,9 @@ LARGEST_BODY_BYTES = 2**20
 """The largest body that a request may have."""
 
 _CLOSE_SECONDS = 5
+_IDLE_SECONDS = 75
+"""For how long a connection without a request stays open. Longer than clients and load balancers
+keep one, most of them for up to a minute: else a request may meet its end."""
 _KNOWN = "caller_is_known"
 
 
@@ -63,6 +66,7 @@ def server_config(
         # The app itself does that, and trusts nobody unless it is told to.
         proxy_headers=False,
         timeout_graceful_shutdown=_CLOSE_SECONDS,
+        timeout_keep_alive=_IDLE_SECONDS,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import signal
 import sys
 from contextlib import suppress
@@ -32,6 +33,7 @@ async def serve(settings: Settings, role: ServeRole, *, stop_bots: bool) -> None
     While it starts, and the second time, SIGINT and SIGTERM end it at once, with their exit code.
     """
     stop = _Stop()
+    allow_many_files()
     # Imported here because it takes long, and no other command needs it.
     from botpool.serving import serving, stop_every_bot  # noqa: PLC0415
 
@@ -57,6 +59,16 @@ async def serve(settings: Settings, role: ServeRole, *, stop_bots: bool) -> None
         if stop.runs:
             _say("ended at once", err=True)
         raise SystemExit(128 + stop.number) from None
+
+
+def allow_many_files() -> None:
+    """Let this process have as many files open as it may: each bot has a connection.
+
+    What a process gets by itself is often 1,024, for the sake of programs that use `select`.
+    """
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError, ValueError):  # some systems refuse what they told
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 async def _how_to_sign_in(served: Served, settings: Settings) -> str:

@@ -6,7 +6,7 @@ import asyncio
 import json
 import shutil
 import signal
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -149,7 +149,11 @@ async def composed(machine: Daemon, folder: Path, **variables: str) -> AsyncIter
         await run(*compose, "up", "--detach", "--no-build", **host)
         yield
     finally:
-        await run("sh", "-c", "docker rm --force $(docker ps --all --quiet)", **host)
+        await run(*compose, "kill", **host)
+        while left := (await run("docker", "ps", "--all", "--quiet", **host)).split():
+            with suppress(RuntimeError):  # a worker has just asked for the removal of one
+                await run("docker", "rm", "--force", *left, **host)
+            await a_moment()
         await run(*compose, "down", "--volumes", **host)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
@@ -151,6 +152,61 @@ async def test_idle_slots_of_a_host_without_work_do_not_keep_the_pool_from_growi
     assert [row["reason"] for row in gone] == [
         "its host gets no new work, and its pool is as large as it may be"
     ] * 2
+
+
+async def test_a_bot_does_not_wait_for_the_probe_of_a_host_beside_room_on_another(
+    scene: Scene,
+) -> None:
+    await scene.database.execute("UPDATE pools SET max_size = 1")
+    await scene.idle()
+    await scene.database.execute(
+        "UPDATE hosts SET unhealthy_since = botpool_now(), probe_at = botpool_now()"
+    )
+    await scene.database.execute("SELECT hold_slots('process', 'here')")
+    bot = (await scene.create()).bot
+    assert bot.status is BotStatus.QUEUED  # its own slot is there to probe it
+    await scene.add_host("another")
+    assert (await scene.store.bots.get(bot.id)).status is BotStatus.DEPLOYING
+
+
+async def test_a_slot_that_was_put_on_a_host_while_it_was_drained_gets_no_bot(
+    scene: Scene,
+) -> None:
+    idle = await scene.idle()
+    await scene.pool.hosts.drain("process", "here")
+    await scene.database.execute("UPDATE bot_pool_slots SET held = false")
+    await scene.pool.hosts.report("process", [HostReport(host="here", capacity=None, open=None)])
+    assert (await scene.store.slots.get(idle.id)).held
+    assert (await scene.create()).bot.status is BotStatus.QUEUED
+
+
+async def test_who_does_not_know_whether_a_host_answers_undoes_nothing_that_is_told_meanwhile(
+    scene: Scene,
+) -> None:
+    async with scene.database.transaction() as connection:
+        await connection.execute(
+            """SELECT report_hosts('process', '[{"host": "here", "open": false}]')"""
+        )
+        unsure = HostReport(host="here", capacity=None, open=None)
+        report = asyncio.create_task(scene.pool.hosts.report("process", [unsure]))
+        await scene.until_blocked(report)
+    await report
+    (host,) = await scene.store.hosts.all()
+    assert not host.open
+
+
+async def test_a_host_with_more_slots_than_its_limit_takes_no_room_from_others(
+    scene: Scene,
+) -> None:
+    await scene.add_host(capacity=3)
+    bots = [(await scene.create(MEET)).bot for _ in range(3)]
+    slot = await scene.slot_of(bots[0].id)
+    await scene.end(slot)
+    await scene.pool.slots.make_idle(slot.id, slot.lease)
+    await scene.add_host(capacity=1)
+    await scene.add_host("another", capacity=1)
+    assert (await scene.slot_of((await scene.create(ZOOM)).bot.id)).host == "another"
+    assert len(await scene.store.slots.all()) == 4
 
 
 async def test_a_host_that_does_not_exist_can_t_be_drained(scene: Scene) -> None:

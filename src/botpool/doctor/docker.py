@@ -39,7 +39,7 @@ _INSTALL_INIT = (
     "Install it there, or set docker.init = false in BOTPOOL_CONTAINER_FILE for images with their"
     " own."
 )
-_SECONDS = 10.0
+_SECONDS = 30.0
 
 _NO_INIT = "N/A"
 _PODMAN_INIT = "catatonit"

@@ -25,8 +25,10 @@ CREATE OR REPLACE FUNCTION open_hosts(p_engine text)
     RETURNS TABLE (host text, room bigint, running bigint, slots bigint, probe boolean)
     LANGUAGE sql AS $$
     SELECT
-        h.host, h.capacity - coalesce(load.slots, 0), coalesce(load.running, 0),
-        coalesce(load.slots, 0), h.unhealthy_since IS NOT NULL
+        h.host,
+        -- A limit that was lowered may leave more slots than it allows.
+        CASE WHEN h.capacity IS NOT NULL THEN greatest(h.capacity - coalesce(load.slots, 0), 0) END,
+        coalesce(load.running, 0), coalesce(load.slots, 0), h.unhealthy_since IS NOT NULL
     FROM hosts h
     LEFT JOIN (
         SELECT s.host, count(*) AS slots, count(s.assigned_bot_id) AS running
@@ -78,25 +80,33 @@ END $$;
 CREATE OR REPLACE FUNCTION report_hosts(p_engine text, p_hosts jsonb) RETURNS SETOF transitions
     LANGUAGE plpgsql AS $$
 DECLARE
+    v_open jsonb;
     v_changed hosts[];
     v_host hosts;
 BEGIN
+    SELECT jsonb_object_agg(told.host, told.open) INTO v_open
+    FROM jsonb_to_recordset(p_hosts) AS told (host text, open boolean);
     WITH changed AS (
         INSERT INTO hosts AS h (engine, host, capacity, open)
-        SELECT p_engine, told.host, told.capacity, coalesce(told.open, known.open, true)
+        SELECT p_engine, told.host, told.capacity, coalesce(told.open, true)
         FROM jsonb_to_recordset(p_hosts) AS told (host text, capacity integer, open boolean)
-        LEFT JOIN hosts known ON known.engine = p_engine AND known.host = told.host
         ORDER BY told.host
-        ON CONFLICT (engine, host) DO UPDATE SET capacity = excluded.capacity, open = excluded.open
-        WHERE (h.capacity, h.open) IS DISTINCT FROM (excluded.capacity, excluded.open)
+        -- Who does not know changes nothing, not even what another one has just told.
+        ON CONFLICT (engine, host) DO UPDATE
+        SET capacity = excluded.capacity, open = coalesce((v_open ->> h.host)::boolean, h.open)
+        WHERE h.capacity IS DISTINCT FROM excluded.capacity
+            OR h.open IS DISTINCT FROM coalesce((v_open ->> h.host)::boolean, h.open)
         RETURNING h.*
     )
     SELECT array_agg(changed::hosts ORDER BY host) INTO v_changed FROM changed;
 
-    -- Each time: a slot may have been put there while it was told first.
-    PERFORM hold_slots(p_engine, told.host)
-    FROM jsonb_to_recordset(p_hosts) AS told (host text, open boolean)
-    WHERE NOT told.open;
+    -- Before any slot.
+    IF EXISTS (SELECT FROM unnest(v_changed) AS changed WHERE gets_work(changed)) THEN
+        PERFORM lock_platforms();
+    END IF;
+    -- Each time: a slot may have been put there while that was told first.
+    PERFORM hold_slots(p_engine, host) FROM hosts
+    WHERE engine = p_engine AND (NOT open OR drained_at IS NOT NULL);
     FOREACH v_host IN ARRAY coalesce(v_changed, '{}') LOOP
         IF gets_work(v_host) THEN
             RETURN QUERY SELECT * FROM unhold_slots(p_engine, v_host.host, NULL);

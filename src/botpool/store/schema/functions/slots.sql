@@ -130,7 +130,8 @@ BEGIN
         v_useless := ARRAY(
             SELECT id FROM bot_pool_slots
             WHERE platform = p_platform AND status = 'idle' AND held
-                AND engine = v_pool.engine AND host NOT IN (SELECT host FROM open_hosts(v_pool.engine))
+                AND engine = v_pool.engine
+                AND host NOT IN (SELECT host FROM open_hosts(v_pool.engine) WHERE NOT probe)
             ORDER BY last_used_at, id
             LIMIT v_pool.size - v_pool.max_size + p_wanted
         );
@@ -138,22 +139,26 @@ BEGIN
     END IF;
     IF v_new IS NULL OR v_new < 1 THEN RETURN; END IF;
 
-    SELECT sum(coalesce(room, v_new)) INTO v_room FROM open_hosts(v_pool.engine);
+    -- A host that is probed does so with a slot that it has.
+    SELECT sum(coalesce(room, v_new)) INTO v_room FROM open_hosts(v_pool.engine)
+    WHERE NOT probe OR v_useless = '{}';
     IF coalesce(v_room, 0) < 1 THEN
         -- Before the slots, as those who put new ones on hosts do.
         PERFORM pg_advisory_xact_lock(room_lock(v_pool.engine));
         RETURN QUERY SELECT * FROM delete_idle(
             ARRAY(
                 SELECT s.id FROM bot_pool_slots s
-                JOIN pools p USING (platform)
-                WHERE s.platform <> p_platform AND s.status = 'idle' AND NOT s.held
-                    AND s.engine = v_pool.engine
+                JOIN (
+                    SELECT id, platform, row_number() OVER (
+                        PARTITION BY platform ORDER BY last_used_at DESC, id DESC
+                    ) AS place
+                    FROM bot_pool_slots
+                    WHERE platform <> p_platform AND status = 'idle' AND NOT held
+                ) idle USING (id)
+                JOIN pools p ON p.platform = idle.platform
+                WHERE s.status = 'idle' AND NOT s.held AND s.engine = v_pool.engine
                     AND s.host IN (SELECT host FROM open_hosts(v_pool.engine))
-                    AND (
-                        SELECT count(*) FROM bot_pool_slots other
-                        WHERE other.platform = s.platform AND other.status = 'idle' AND NOT other.held
-                            AND (other.last_used_at, other.id) >= (s.last_used_at, s.id)
-                    ) > p.warm
+                    AND idle.place > p.warm
                 ORDER BY s.last_used_at, s.id
                 LIMIT v_new
                 FOR UPDATE OF s SKIP LOCKED

@@ -169,6 +169,20 @@ async def test_a_bot_does_not_wait_for_the_probe_of_a_host_beside_room_on_anothe
     assert (await scene.store.bots.get(bot.id)).status is BotStatus.DEPLOYING
 
 
+async def test_idle_slots_of_a_drained_host_make_way_for_the_probe_of_one_without_slots(
+    scene: Scene,
+) -> None:
+    await scene.database.execute("UPDATE pools SET max_size = 1")
+    await scene.idle()
+    await scene.pool.hosts.drain("process", "here")
+    await scene.add_host("another")
+    await scene.database.execute(
+        "UPDATE hosts SET unhealthy_since = botpool_now(), probe_at = botpool_now()"
+        " WHERE host = 'another'"
+    )
+    assert (await scene.slot_of((await scene.create()).bot.id)).host == "another"
+
+
 async def test_a_slot_that_was_put_on_a_host_while_it_was_drained_gets_no_bot(
     scene: Scene,
 ) -> None:

@@ -121,17 +121,24 @@ CREATE OR REPLACE FUNCTION make_room(p_platform text, p_wanted integer) RETURNS 
 DECLARE
     v_pool pools;
     v_useless bigint[] := '{}';
+    v_elsewhere boolean;
     v_new integer;
     v_room bigint;
 BEGIN
     SELECT * INTO v_pool FROM pools WHERE platform = p_platform;
     v_new := least(p_wanted, v_pool.max_size - v_pool.size);
     IF v_new < 1 THEN
+        v_elsewhere := EXISTS (
+            SELECT FROM open_hosts(v_pool.engine) WHERE NOT probe AND coalesce(room, 1) > 0
+        );
         v_useless := ARRAY(
             SELECT id FROM bot_pool_slots
             WHERE platform = p_platform AND status = 'idle' AND held
                 AND engine = v_pool.engine
-                AND host NOT IN (SELECT host FROM open_hosts(v_pool.engine) WHERE NOT probe)
+                -- While others have room, nobody waits for the probe of an unhealthy host.
+                AND host NOT IN (
+                    SELECT host FROM open_hosts(v_pool.engine) WHERE NOT (probe AND v_elsewhere)
+                )
             ORDER BY last_used_at, id
             LIMIT v_pool.size - v_pool.max_size + p_wanted
         );
@@ -139,9 +146,7 @@ BEGIN
     END IF;
     IF v_new IS NULL OR v_new < 1 THEN RETURN; END IF;
 
-    -- A host that is probed does so with a slot that it has.
-    SELECT sum(coalesce(room, v_new)) INTO v_room FROM open_hosts(v_pool.engine)
-    WHERE NOT probe OR v_useless = '{}';
+    SELECT sum(coalesce(room, v_new)) INTO v_room FROM open_hosts(v_pool.engine);
     IF coalesce(v_room, 0) < 1 THEN
         -- Before the slots, as those who put new ones on hosts do.
         PERFORM pg_advisory_xact_lock(room_lock(v_pool.engine));

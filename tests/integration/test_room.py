@@ -307,6 +307,29 @@ async def test_a_host_that_no_replica_has_compared_for_long_gets_no_new_slot(
         assert [slot.host for slot in slots] == ["b", "b"]
 
 
+async def test_a_host_whose_comparison_hangs_gets_bots_while_a_replica_keeps_it(
+    database: Database,
+) -> None:
+    async with working(database, hosts=("a",)) as works:
+        await works.reconciler.compare_once()
+        await works.reconciler.keep_hosts()
+        await works.pass_time(minutes=11)
+        await works.reconciler.keep_hosts()
+        assert (await works.create()).bot.status is BotStatus.DEPLOYING
+
+
+async def test_a_bot_gets_the_room_of_a_host_that_was_given_up_as_soon_as_a_replica_keeps_it(
+    database: Database,
+) -> None:
+    async with working(database, hosts=("a",)) as works:
+        await works.reconciler.keep_hosts()
+        await works.pass_time(minutes=11)
+        bot = (await works.create()).bot
+        assert bot.status is BotStatus.QUEUED
+        await works.reconciler.keep_hosts()
+        assert await statuses(works, [bot]) == [BotStatus.DEPLOYING]
+
+
 async def test_hosts_of_an_engine_that_new_slots_are_not_on_are_not_told_of(
     database: Database,
 ) -> None:

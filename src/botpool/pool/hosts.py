@@ -32,6 +32,13 @@ class Hosts:
         """Note whether hosts answer and how many slots each may have. Bots that wait get room."""
         return await self._publisher.publish(self._store.hosts.report(engine, hosts))
 
+    async def keep(self, hosts: Sequence[tuple[str, str]], every_ms: int) -> list[Transition]:
+        """Note that a replica keeps these hosts, and says so every `every_ms`.
+
+        A host of which nobody says so for long is given up.
+        """
+        return await self._publisher.publish(self._store.hosts.keep(hosts, every_ms))
+
     async def drain(self, engine: str, host: str, *, drain: bool = True) -> Host:
         """Drain a host, so that it gets no new work, or undrain it. Its bots stay.
 

@@ -211,6 +211,11 @@ class Reconciler:
         await self._context.health.report(engine, self._context.engines[engine].hosts())
         self.hosts_reported.set()
 
+    async def keep_hosts(self) -> None:
+        """Say which hosts this replica keeps. One that no replica keeps for long is given up."""
+        every_ms = self._compare_interval_ms(self._context.settings.engine)
+        await self._context.pool.hosts.keep(self._context.hosts(), every_ms)
+
     async def recover_once(self, *, dry_run: bool = False, by_hand: bool = False) -> list[Decision]:
         """Find what is stuck, and recover it unless `dry_run`."""
         decisions = await decide(self._context, self._repair_now if by_hand else None)
@@ -264,6 +269,8 @@ class Reconciler:
                 ("recovery", settings.recovery_interval_ms, self._recover),
                 ("retention", _PRUNE_EVERY_MS / 6, self._prune),
                 ("hosts", self._compare_interval_ms(settings.engine), self.report_hosts),
+                # Apart from what asks the engine: a call that hangs says nothing of our settings.
+                ("keep", self._compare_interval_ms(settings.engine), self.keep_hosts),
             ]
             beside = [asyncio.create_task(every(*each)) for each in rounds]
             beside.append(asyncio.create_task(self._look_after_hosts()))

@@ -89,7 +89,7 @@ def _seeds(text: str) -> list[int]:
 
 
 def _outcomes(url: str, runs: Sequence[Run], jobs: int, *, verbose: bool) -> Iterator[Outcome]:
-    show = _say if verbose else None
+    show = partial(print, flush=True) if verbose else None
     if jobs == 1 or len(runs) == 1:
         yield from map(partial(simulate, url, show=show), runs)
         return

@@ -32,6 +32,14 @@ class Hosts:
         """Record what a replica reports about the hosts of an engine. Waiting bots get the room."""
         return await self._queries.transitions("report", engine, hosts)
 
+    async def keep(self, hosts: Sequence[tuple[str, str]], every_ms: int) -> list[Transition]:
+        """Record that a replica keeps these hosts, and says so every `every_ms`.
+
+        Waiting bots get the room of one that was given up.
+        """
+        names = [f"{engine}/{host}" for engine, host in hosts]
+        return await self._queries.transitions("keep", names, every_ms)
+
     async def drain(self, engine: str, host: str, *, drain: bool) -> list[Transition]:
         """Drain a host, so that it gets no new work, or undrain it."""
         return await self._queries.transitions("drain", engine, host, drain)

@@ -62,6 +62,10 @@ ORDER BY 1, 2;
 -- Note what a replica tells of the hosts ($2) of an engine ($1). Bots that wait get the room.
 SELECT * FROM report_hosts($1, $2::jsonb);
 
+-- name: keep
+-- Note that a replica keeps these hosts ($1), and says so every $2 ms. Bots that wait get their room.
+SELECT * FROM keep_hosts($1::text[], $2);
+
 -- name: drain
 -- Let a host get no new work ($3), or get it again.
 SELECT * FROM drain_host($1, $2, $3);

@@ -33,7 +33,7 @@ class Reservations:
 
         A host is an engine's name and the host's name. Any replica may also reserve deployments
         that took too long, slots of engines that it doesn't have, slots that have to move to
-        `engine`, and slots of hosts that no replica has compared for `host_given_up_after_ms`.
+        `engine`, and slots of hosts that are given up.
         """
         reachable = [f"{name}/{host}" for name, host in hosts]
         known = [*{name for name, _ in hosts}]

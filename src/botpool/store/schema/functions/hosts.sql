@@ -5,13 +5,13 @@
 CREATE OR REPLACE FUNCTION room_lock(p_engine text) RETURNS bigint LANGUAGE sql IMMUTABLE
     AS $$ SELECT hashtextextended('botpool/room/' || p_engine, 0) $$;
 
--- Whether a host is in no replica's settings any more: none has compared it with its slots for ten minutes
--- in which bots could be heard.
+-- Whether a host is in no replica's settings any more: none has said that it keeps it for ten minutes in
+-- which bots could be heard. An older replica does not say so, but compares it with its slots.
 CREATE OR REPLACE FUNCTION host_given_up(p_engine text, p_host text) RETURNS boolean LANGUAGE sql AS $$
-    SELECT EXISTS (
-        SELECT FROM duties WHERE name = 'compare ' || p_engine || '/' || p_host
-            AND heard_for(due_at) > interval '10 minutes'
-    )
+    SELECT heard_for(coalesce(
+        (SELECT due_at FROM duties WHERE name = 'keep ' || p_engine || '/' || p_host),
+        (SELECT due_at FROM duties WHERE name = 'compare ' || p_engine || '/' || p_host)
+    )) > interval '10 minutes'
 $$;
 
 -- Whether a host's slots may get bots: it is not drained, it answers, and it is healthy.
@@ -73,6 +73,28 @@ BEGIN
         LIMIT p_wanted
     ) place;
     RETURN coalesce(v_chosen, '{}');
+END $$;
+
+-- Note that a replica keeps these hosts (engine/host), and says so again within p_every ms. Bots that wait
+-- get the room of a host that was given up.
+CREATE OR REPLACE FUNCTION keep_hosts(p_hosts text[], p_every integer) RETURNS SETOF transitions
+    LANGUAGE plpgsql AS $$
+DECLARE
+    v_back boolean;
+BEGIN
+    v_back := EXISTS (
+        SELECT FROM hosts WHERE engine || '/' || host = ANY (p_hosts) AND host_given_up(engine, host)
+    );
+    INSERT INTO duties (name, due_at)
+    SELECT 'keep ' || host, botpool_now() + p_every * interval '1 millisecond'
+    FROM unnest(p_hosts) host
+    ORDER BY host
+    ON CONFLICT (name) DO UPDATE SET due_at = excluded.due_at
+    WHERE duties.due_at <= botpool_now() OR duties.due_at > excluded.due_at;
+    IF v_back THEN
+        PERFORM lock_platforms();
+        RETURN QUERY SELECT * FROM serve_queues();
+    END IF;
 END $$;
 
 -- Note what a replica tells of the hosts of an engine (p_hosts: host, capacity, open; NULL where it does not

@@ -55,7 +55,8 @@ _REST_SECONDS = 2400.0
 _LOOK_SECONDS = 30.0
 _MOST_ATTEMPTS = 20
 _TELL_SECONDS = 20.0
-_VACUUM_MINUTES = 10
+_SELDOM_MINUTES = 10
+"""Between two looks at the whole history, which grows, and between two clean-ups."""
 _VACUUM = (
     "VACUUM bots, bot_pool_slots, bot_pool_queue, queue_changes, queue_counts, duties, image_pulls,"
     " hosts"
@@ -273,8 +274,9 @@ class World:
     async def _watch(self) -> None:
         for minute in count(1):
             await asyncio.sleep(60)
-            await self.checks.make()
-            if minute % _VACUUM_MINUTES == 0:
+            seldom = minute % _SELDOM_MINUTES == 0
+            await self.checks.make(history=seldom)
+            if seldom:
                 await self.database.execute(_VACUUM)
             self._tell_progress()
 

@@ -10,7 +10,14 @@ if TYPE_CHECKING:
     from botpool.store.postgres.database import Database
 
 
-async def broken_invariants(database: Database) -> list[str]:
-    """The invariants that don't hold. Reads everything, so it is for tests and simulations."""
-    rows = await Queries(database, "invariants").rows("broken")
+async def broken_invariants(database: Database, *, history: bool = True) -> list[str]:
+    """The invariants that don't hold, of what is now and, with `history`, of how it came to be.
+
+    For tests and simulations: it reads every live bot and every slot, and for the history all
+    transitions.
+    """
+    queries = Queries(database, "invariants")
+    rows = await queries.rows("broken")
+    if history:
+        rows += await queries.rows("broken_history")
     return [f"{row['promise']}: {row['subject']}" for row in rows]

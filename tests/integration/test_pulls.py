@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -66,6 +67,40 @@ async def test_bots_of_one_image_that_come_together_cause_one_pull(database: Dat
         await works.reconciler.run_once()
         assert works.engine.counts["pull"] == 1
         assert await statuses(works) == [BotStatus.JOINING_CALL] * 8
+
+
+async def test_an_image_that_is_brought_ahead_just_as_a_bot_comes_is_pulled_once(
+    database: Database,
+) -> None:
+    async with working(database) as works:
+        taken, begun, go = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        pulls, pull, counts = works.store.pulls, works.engine.pull, Counter[str]()
+        take_ahead = pulls.take_ahead
+
+        async def hear_late(*arguments: Any, **more: Any) -> Any:
+            found = await take_ahead(*arguments, **more)
+            taken.set()
+            await begun.wait()
+            return found
+
+        async def slow(host: str, image: str, progress: Callable[[PullProgress], None]) -> bool:
+            counts[image] += 1
+            begun.set()
+            await go.wait()
+            return await pull(host, image, progress)
+
+        pulls.take_ahead = hear_late  # type: ignore[method-assign]
+        works.engine.pull = slow  # type: ignore[method-assign]
+        ahead = asyncio.create_task(works.reconciler.bring_images("simulated", "a"))
+        await taken.wait()
+        await works.create()
+        work = asyncio.create_task(works.reconciler.run_once())
+        await ahead
+        go.set()
+        await work
+        await works.reconciler.pulls_finished()
+        assert counts == {IMAGE: 1}
+        assert await statuses(works) == [BotStatus.JOINING_CALL]
 
 
 async def test_an_image_is_pulled_once_on_each_host(database: Database) -> None:
@@ -236,6 +271,39 @@ async def test_a_replica_that_shuts_down_hands_its_pull_over_at_once(database: D
         verdict.set_result(None)
         await work
         assert await statuses(works) == [BotStatus.JOINING_CALL]
+
+
+async def test_a_replica_that_shuts_down_hands_its_pulls_over_once_nothing_can_begin_another(
+    database: Database,
+) -> None:
+    async with working(database) as works:
+        ended: list[str] = []
+        began = [asyncio.Event(), asyncio.Event()]
+
+        async def compare(*_: object) -> Any:
+            began[0].set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.append("round")
+
+        async def pull(*_: object) -> Any:
+            began[1].set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.append("pull")
+
+        works.engine.list = compare  # type: ignore[method-assign, assignment]
+        works.engine.pull = pull  # type: ignore[method-assign, assignment]
+        await works.create()
+        other = await works.replica()
+        running = asyncio.create_task(other.run(database))
+        for event in began:
+            await event.wait()
+        other.stop()
+        await running
+        assert ended == ["round", "pull"]
 
 
 @pytest.mark.parametrize(("hosts", "launches"), [(("a",), 1), (("a", "b"), 2)])

@@ -281,10 +281,11 @@ class Reconciler:
             try:
                 await self._loop.run()
             finally:
-                await self._shut_down()
+                await self._finish_drives()
                 for task in beside:
                     task.cancel()
                 await asyncio.gather(*beside, return_exceptions=True)
+                await self._hand_over()
 
     async def _look_after_hosts(self) -> None:
         """Look after each host in a task of its own, also after one that comes later."""
@@ -382,13 +383,16 @@ class Reconciler:
         if await self._context.store.installation.take_duty("prune", _PRUNE_EVERY_MS):
             await self._context.pool.retention.prune()
 
-    async def _shut_down(self) -> None:
-        """Finish what is nearly done, and hand over the rest."""
+    async def _finish_drives(self) -> None:
+        """Finish what is nearly done."""
         if self._drives:
             await asyncio.wait(self._drives, timeout=self.shutdown_seconds)
         for drive in self._drives:
             drive.cancel()
         await asyncio.gather(*self._drives, return_exceptions=True)
+
+    async def _hand_over(self) -> None:
+        """Let other replicas have the pulls at once. Nothing here begins another one any more."""
         await self._pulls.close()
         await self._shown.close()
         try:

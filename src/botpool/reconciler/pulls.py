@@ -102,8 +102,7 @@ class Pulls:
                 await context.pool.hosts.tell_failed_pull(key, pull.error, pull.attempts, slot)
             wait = (pull.retry_at - slot.read_at).total_seconds()
             return min(max(wait, _SHORTEST_RETRY_SECONDS), context.safety_net)
-        if pull.reserved_by == context.replica and str(key) not in self._names():
-            context.reached(Checkpoint.PULL_TAKEN)
+        if pull.reserved_by == context.replica:
             self._begin(pull, slot)
         return context.safety_net
 
@@ -126,10 +125,7 @@ class Pulls:
         taken = await context.store.pulls.take(
             key, context.replica, context.settings.reservation_ttl_ms
         )
-        if taken is None or taken.reserved_by != context.replica:
-            return
-        if str(key) not in self._names():
-            context.reached(Checkpoint.PULL_TAKEN)
+        if taken is not None and taken.reserved_by == context.replica:
             self._begin(taken, None, asked=True)
 
     async def _bring_asked_by_start(self, pull: ImagePull) -> None:
@@ -167,7 +163,6 @@ class Pulls:
             engine, host, context.replica, ttl_ms=settings.reservation_ttl_ms, again_ms=again_ms
         )
         if pull is not None:
-            context.reached(Checkpoint.PULL_TAKEN)
             self._begin(pull, None)
 
     async def _forget_lost(self, engine: str, host: str) -> None:
@@ -183,6 +178,14 @@ class Pulls:
                 await self._context.store.pulls.forget(pull.key)
 
     def _begin(self, pull: ImagePull, slot: Slot | None, *, asked: bool = False) -> None:
+        """Begin a pull that this replica has reserved.
+
+        If it is under way, nothing happens: what has reserved it and what finds it reserved may be
+        two tasks of this replica, and either may come here first.
+        """
+        if any(task.get_name() == str(pull.key) for task in self._tasks):
+            return
+        self._context.reached(Checkpoint.PULL_TAKEN)
         task = asyncio.create_task(self._pull(pull, slot, asked=asked), name=str(pull.key))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -208,9 +211,6 @@ class Pulls:
         """End the pulls on a host whose starts are over, and wake the slots that wait for them."""
         if await self._context.pool.hosts.settle_pulls(engine, host):
             self._wake()
-
-    def _names(self) -> set[str]:
-        return {task.get_name() for task in self._tasks}
 
     async def forget_image(self, slot: Slot) -> None:
         """Forget that the image is on the host: the engine says that it is not."""

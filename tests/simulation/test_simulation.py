@@ -8,6 +8,7 @@ import pytest
 
 from botpool.engines.base import ContainerState
 from botpool.reconciler import proof
+from botpool.simulation import checks
 from botpool.simulation.running import Run, server, simulate
 
 if TYPE_CHECKING:
@@ -39,3 +40,11 @@ def test_a_slot_that_is_freed_before_its_container_is_proved_stopped_is_found(
     monkeypatch.setattr(proof, "STOPPED", frozenset(ContainerState))
     seeds = (simulate(url, Run(seed=seed, hours=0.25)) for seed in range(13, 33))
     assert any(outcome.broken is not None for outcome in seeds)
+
+
+def test_a_bot_that_lives_longer_than_it_may_while_botpool_works_is_found(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks, "longest_life", lambda *_: 60.0)
+    outcome = simulate(url, Run(seed=2, hours=0.25))
+    assert (outcome.broken or "").startswith("every bot ends within 60 s in which botpool works")

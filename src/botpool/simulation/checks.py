@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from contextlib import asynccontextmanager
 from datetime import datetime
@@ -36,11 +35,11 @@ _WHOLE_QUEUE = QueuePage(limit=1_000_000)
 
 
 def longest_life(settings: Settings, longest_stay: float) -> float:
-    """Within how many seconds every bot ends, whatever crashes.
+    """Within how many seconds in which botpool works every bot ends, whatever crashes.
 
     Each launch waits for a slot, and fails if it takes too long. In its call a bot stays as long as
     it plans to, and is ended if it is silent or was told to leave. The rest is slack for troubles:
-    steps that hang, reservations that expire, and times in which no replica works.
+    steps that hang, and reservations that expire.
     """
     launch = (
         settings.max_queue_timeout_ms + settings.deployment_limit_ms + settings.reservation_ttl_ms
@@ -60,6 +59,8 @@ class Checks:
         self._world = world
         self._pulls: dict[tuple[str, str], list[tuple[Replica, int, int]]] = {}
         self._idle_and_running: Counter[Container] = Counter()
+        self._born: dict[int, float] = {}
+        """For how long botpool had worked, of each live bot, when it was created."""
         self._queued: dict[str, dict[int, datetime]] = {}
         """The bots that wait, of each platform, and until when."""
         self._beside: set[tuple[int, int]] = set()
@@ -174,6 +175,7 @@ class Checks:
     def transition(self, row: asyncpg.Record) -> None:
         """Check that no newcomer overtakes, that nothing of an idle slot runs, and silences."""
         if row["machine"] == "bot":
+            self._born.setdefault(row["bot_id"], self._world.health.in_all)
             self._in_order(row)
             return
         if row["details"].get("failureCause") == FailureCause.HEARTBEAT_LOST:
@@ -311,13 +313,16 @@ class Checks:
         self._well_and_unhealthy = found
 
     def _check_lives(self) -> None:
+        """Check that no bot lives for ever, if botpool works. One that is paused ends no bot."""
         world = self._world
         longest = longest_life(world.settings, world.profile.longest_stay)
-        now = asyncio.get_running_loop().time()
-        for bot_id, born in world.journal.live.items():
-            if now - born > longest:
+        self._born = {bot_id: self._born[bot_id] for bot_id in world.journal.live}
+        for bot_id, born in self._born.items():
+            lived = world.health.in_all - born
+            if lived > longest:
                 world.broken(
-                    f"every bot ends within {longest:.0f} s", f"bot {bot_id} lives {now - born:.0f}"
+                    f"every bot ends within {longest:.0f} s in which botpool works",
+                    f"bot {bot_id} lives {lived:.0f}",
                 )
 
     # At the end

@@ -46,8 +46,8 @@ class Journal:
         """The assignments that are over, and after how many transitions they ended."""
         self.bots: dict[Assignment, int] = {}
         """The bot of each assignment."""
-        self.live: dict[int, float] = {}
-        """The bots that have not ended, and when they were created."""
+        self.live: set[int] = set()
+        """The bots that have not ended."""
         self.ended: Counter[str] = Counter()
         """How many bots have ended in each status."""
         self.watchers: list[Callable[[asyncpg.Record], None]] = []
@@ -99,9 +99,9 @@ class Journal:
             else:
                 self.over.setdefault(assignment, self.transitions)
         elif row["from_status"] is None:
-            self.live[row["bot_id"]] = asyncio.get_running_loop().time()
+            self.live.add(row["bot_id"])
         if machine == "bot" and to in BOT_ENDED:
-            self.live.pop(row["bot_id"], None)
+            self.live.discard(row["bot_id"])
             self.ended[to] += 1
         for watch in self.watchers:
             watch(row)

@@ -10,6 +10,7 @@ import pytest
 from botpool.errors import HostNotFound
 from botpool.models.hosts import HostReport
 from botpool.states import BotStatus, Platform
+from tests.support.scene import new_bot
 from tests.support.works import new_reconciler, working
 
 if TYPE_CHECKING:
@@ -343,3 +344,50 @@ async def test_hosts_of_an_engine_that_new_slots_are_not_on_are_not_told_of(
         await works.database.execute("DELETE FROM hosts")
         await other.compare_once()
         assert await works.store.hosts.all() == []
+
+
+async def test_a_host_is_drained_while_several_bots_get_its_slots(scene: Scene) -> None:
+    """Whoever drains takes the slots by their id; whoever has bots for them, as it needs them."""
+    await scene.add_host(capacity=3)
+    slots = [await scene.slot_of((await scene.create()).bot.id) for _ in range(3)]
+    for slot in slots:
+        await scene.end(slot)
+        await scene.pool.slots.make_idle(slot.id, slot.lease)
+    async with scene.database.transaction() as connection:
+        await connection.fetch("SELECT FROM bot_pool_slots WHERE id = $1 FOR UPDATE", slots[1].id)
+        draining = asyncio.create_task(scene.pool.hosts.drain("process", "here"))
+        await scene.until_blocked(draining)
+        bots = [new_bot(correlation_id=name) for name in ("one", "another")]
+        creating = asyncio.create_task(scene.store.bots.create(MEET, bots, grow=True))
+        await scene.until_blocked(draining, creating)
+    await draining
+    written, _ = await creating
+    assert [step.to_status for step in written] == [BotStatus.QUEUED] * 2
+
+
+@pytest.mark.parametrize("again", ["resumed", "configured"])
+async def test_a_pool_is_launched_from_again_while_its_idle_slot_makes_way(
+    scene: Scene, again: str
+) -> None:
+    """Whoever serves a queue has the room of all, before anything is written of a pool."""
+    await scene.add_host(capacity=1)
+    idle = await scene.idle()
+    await scene.pool.queue.pause(MEET, by="me")
+    waits = (await scene.create()).bot
+    if again == "configured":
+        resumed = "UPDATE pools SET paused_at = NULL, paused_by = NULL, pause_reason = NULL"
+        await scene.database.execute(resumed)
+    async with scene.database.transaction() as connection:
+        await connection.fetch("SELECT FROM bot_pool_slots WHERE id = $1 FOR UPDATE", idle.id)
+        await connection.fetch("SELECT pg_advisory_xact_lock(room_lock('process'))")
+        creating = asyncio.create_task(scene.create(ZOOM))
+        await scene.until_blocked(creating)
+        serving = asyncio.create_task(
+            scene.pool.queue.resume(MEET, by="me")
+            if again == "resumed"
+            else scene.pool.queue.configure()
+        )
+        await scene.until_blocked(creating, serving)
+    await serving
+    assert (await creating).bot.status is BotStatus.DEPLOYING
+    assert (await scene.store.bots.get(waits.id)).status is BotStatus.QUEUED

@@ -93,10 +93,11 @@ class Scene:
         assert slot is not None
         return slot
 
-    async def until_blocked(self, task: asyncio.Task[Any]) -> None:
-        """Wait until the task waits for a lock in the database, as it must."""
-        while not await self.database.fetch("SELECT FROM pg_locks WHERE NOT granted"):
-            assert not task.done(), "it waited for nobody"
+    async def until_blocked(self, *tasks: asyncio.Task[Any]) -> None:
+        """Wait until each of the tasks waits for a lock in the database, as it must."""
+        waiting = "SELECT DISTINCT pid FROM pg_locks WHERE NOT granted"
+        while len(await self.database.fetch(waiting)) < len(tasks):
+            assert not any(task.done() for task in tasks), "it waited for nobody"
             await a_moment()
 
     async def pass_time(self, **time: float) -> datetime:

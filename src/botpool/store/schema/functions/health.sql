@@ -6,15 +6,23 @@ CREATE OR REPLACE FUNCTION next_probe(p_unhealthy_since timestamptz) RETURNS tim
     SELECT botpool_now() + least(botpool_now() - p_unhealthy_since, interval '9 minutes') + interval '1 minute'
 $$;
 
--- Let the slots of a host get no bot.
-CREATE OR REPLACE FUNCTION hold_slots(p_engine text, p_host text) RETURNS void LANGUAGE sql AS $$
+-- Let the slots of a host get no bot. Whoever puts bots on slots takes and awaits them as it needs them,
+-- not by their id, and under the platform's lock: so this takes that lock first, if there is anything to do.
+CREATE OR REPLACE FUNCTION hold_slots(p_engine text, p_host text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF NOT EXISTS (
+        SELECT FROM bot_pool_slots WHERE engine = p_engine AND host = p_host AND NOT held
+    ) THEN
+        RETURN;
+    END IF;
+    PERFORM lock_platforms();
     WITH free AS MATERIALIZED (
         SELECT id FROM bot_pool_slots WHERE engine = p_engine AND host = p_host AND NOT held
         ORDER BY id
         FOR NO KEY UPDATE
     )
-    UPDATE bot_pool_slots s SET held = true FROM free WHERE s.id = free.id
-$$;
+    UPDATE bot_pool_slots s SET held = true FROM free WHERE s.id = free.id;
+END $$;
 
 -- Let slots that were held get bots again, and those who wait have them at once: all slots of a host,
 -- or p_most of its idle ones.

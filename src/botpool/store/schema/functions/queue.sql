@@ -12,7 +12,7 @@
 -- While a pool is paused, bots wait beside its idle slots. Pausing and resuming take the lock, exclusive;
 -- whoever would take a slot looks whether the pool is paused as it looks whether a bot waits.
 --
--- Locks are always taken in this order: host, platform, room, slots by their id, queue entry, bot.
+-- Locks are always taken in this order: host, platform, room, pool, slots by their id, queue entry, bot.
 --
 -- Every function that changes something returns the rows that it wrote to transitions.
 
@@ -242,6 +242,7 @@ CREATE OR REPLACE FUNCTION set_pool(
 ) RETURNS SETOF transitions LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM pg_advisory_xact_lock(platform_lock(p_platform));
+    PERFORM pg_advisory_xact_lock(room_lock(p_engine));
     INSERT INTO pools (platform, max_size, warm, engine, image)
     VALUES (p_platform, p_max_size, p_warm, p_engine, p_image)
     ON CONFLICT (platform) DO UPDATE
@@ -279,6 +280,7 @@ DECLARE
     v_since timestamptz;
 BEGIN
     PERFORM pg_advisory_xact_lock(platform_lock(p_platform));
+    PERFORM pg_advisory_xact_lock(room_lock(engine)) FROM pools WHERE platform = p_platform;
     v_now := botpool_now();
     SELECT paused_at INTO v_since FROM pools WHERE platform = p_platform;
     UPDATE pools SET paused_at = NULL, paused_by = NULL, pause_reason = NULL

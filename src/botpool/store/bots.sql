@@ -283,7 +283,7 @@ SELECT s.*, botpool_now() AS read_at
 FROM container_logs l
 JOIN bot_pool_slots s ON s.id = l.slot_id AND s.lease = l.lease AND s.assigned_bot_id = l.bot_id
 WHERE l.wanted_at IS NOT NULL AND s.engine || '/' || s.host = ANY ($1::text[])
-ORDER BY l.wanted_at
+ORDER BY l.wanted_at, s.id
 LIMIT 100;
 
 -- name: container_logs

@@ -12,7 +12,7 @@ expired AS (
     WHERE id = ANY (ARRAY(
         SELECT id FROM bot_pool_queue
         WHERE timeout_at <= (SELECT now FROM clock)
-        ORDER BY timeout_at
+        ORDER BY timeout_at, id
         LIMIT $1
         FOR NO KEY UPDATE SKIP LOCKED
     ))
@@ -42,6 +42,7 @@ SELECT
     now, 'bot', platform, 'QUEUED', 'FATAL', id, correlation_id, failure_reason,
     jsonb_build_object('failureCause', failure_cause, 'queuedAt', queued_at, 'timeoutAt', timeout_at)
 FROM bot, clock
+ORDER BY timeout_at, id
 RETURNING *;
 
 -- name: place

@@ -18,7 +18,7 @@ WITH due AS MATERIALIZED (
             OR host_given_up(engine, host)
             OR (status = 'deploying' AND deployment_started_at IS NULL AND engine <> $7)
         )
-    ORDER BY greatest(due_at, reserved_until)
+    ORDER BY greatest(due_at, reserved_until), id
     LIMIT $3
     FOR NO KEY UPDATE SKIP LOCKED
 )

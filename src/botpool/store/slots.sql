@@ -130,7 +130,7 @@ UPDATE bot_pool_slots SET compare_asked_at = botpool_now() WHERE id = $1 AND com
 -- The slots on these hosts ($1) of which somebody wants to know what the engine says, the longest first.
 SELECT *, botpool_now() AS read_at FROM bot_pool_slots
 WHERE compare_asked_at IS NOT NULL AND engine || '/' || host = ANY ($1::text[])
-ORDER BY compare_asked_at
+ORDER BY compare_asked_at, id
 LIMIT 100;
 
 -- name: record_comparison
@@ -319,7 +319,7 @@ WITH due AS MATERIALIZED (
     SELECT id FROM bot_pool_slots
     WHERE show_at <= (SELECT botpool_now()) AND engine || '/' || host = ANY ($1::text[])
         AND container_ref IS NOT NULL
-    ORDER BY show_at
+    ORDER BY show_at, id
     LIMIT $3
     FOR NO KEY UPDATE SKIP LOCKED
 )
@@ -395,7 +395,7 @@ RETURNING *;
 SELECT s.*, botpool_now() AS read_at FROM bot_pool_slots s
 WHERE status = 'deploying' AND last_used_at <= botpool_now() - $1 * interval '1 millisecond'
     AND heard_for(last_used_at) >= $1 * interval '1 millisecond'
-ORDER BY last_used_at;
+ORDER BY last_used_at, id;
 
 -- name: silent
 -- Busy slots whose bot was not heard since $1, nor for the $2 ms of it in which it could be.

@@ -156,9 +156,14 @@ class Checks:
         """Check that no bot is launched on a container that fails again and again.
 
         It had to be made anew when its slot was released: two launches in a row had failed on it,
-        and another slot's launch on its host had gone well in the meantime.
+        and another slot's launch on its host had gone well in the meantime. A launch that is over
+        while it starts can't be judged: the last release is its own.
         """
-        if slot.failed_launches < _MOST_FAILED_LAUNCHES or slot.last_released_at is None:
+        if (
+            slot.failed_launches < _MOST_FAILED_LAUNCHES
+            or slot.last_released_at is None
+            or slot.last_released_at > slot.last_assigned_at
+        ):
             return
         for other in await self._world.store.slots.of_host(slot.engine, container.host):
             if (

@@ -46,6 +46,19 @@ async def test_bots_that_wait_are_not_served_while_their_pool_is_paused(scene: S
     assert [entry.bot_id for entry in await scene.queue()] == [waiting]
 
 
+async def test_a_slot_becomes_idle_without_waiting_for_a_paused_pool_of_another_platform(
+    scene: Scene,
+) -> None:
+    _, slot = await scene.running(ZOOM)
+    await paused(scene)
+    await scene.create()
+    await scene.end(slot)
+    async with scene.database.transaction() as connection:
+        await connection.fetch("SELECT pg_advisory_xact_lock(platform_lock('google-meet'))")
+        await scene.pool.slots.make_idle(slot.id, slot.lease)
+    assert (await scene.store.slots.get(slot.id)).status is SlotStatus.IDLE
+
+
 async def test_running_bots_go_on_and_one_whose_launch_fails_waits(scene: Scene) -> None:
     bot, slot = await scene.running()
     failing = (await scene.create()).bot

@@ -71,4 +71,4 @@ ORDER BY platform, priority, bot_id;
 
 -- name: overdue
 -- Bots that wait past their deadline.
-SELECT bot_id FROM bot_pool_queue WHERE timeout_at <= botpool_now() ORDER BY timeout_at;
+SELECT bot_id FROM bot_pool_queue WHERE timeout_at <= botpool_now() ORDER BY timeout_at, bot_id;

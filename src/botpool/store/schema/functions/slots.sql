@@ -387,7 +387,8 @@ BEGIN
     -- It may be of use only to others: a new slot elsewhere, or one of another platform.
     v_for_all := v_for_all OR EXISTS (
         SELECT FROM pools
-        WHERE platform <> ALL (v_platforms) AND size < max_size AND a_bot_waits(platform, botpool_now())
+        WHERE platform <> ALL (v_platforms) AND paused_at IS NULL AND size < max_size
+            AND a_bot_waits(platform, botpool_now())
     );
     IF v_for_all THEN
         PERFORM lock_platforms();

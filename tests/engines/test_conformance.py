@@ -184,7 +184,8 @@ async def test_a_container_that_runs_is_not_replaced(stand: Stand) -> None:
 
 async def test_a_started_container_runs_and_starting_it_again_changes_nothing(stand: Stand) -> None:
     container = await stand.started()
-    assert await stand.state(container) is ContainerState.RUNNING
+    # A kubelet may tell of it only after the container has written its first line.
+    await stand.until(container, ContainerState.RUNNING)
     assert await stand.engine.start(container, {})
     assert await stand.state(container) is ContainerState.RUNNING
     assert await stand.engine.logs(container, 10) == ["hello"]
@@ -229,7 +230,7 @@ async def test_a_container_that_runs_is_not_removed(stand: Stand) -> None:
     container = await stand.started()
     with pytest.raises(EngineRefused):
         await stand.engine.remove(container)
-    assert await stand.state(container) is ContainerState.RUNNING
+    await stand.until(container, ContainerState.RUNNING)
     await stand.engine.stop(container, 5)
 
 

@@ -16,8 +16,7 @@ async def broken_invariants(database: Database, *, history: bool = True) -> list
     For tests and simulations: it reads every live bot and every slot, and for the history all
     transitions.
     """
-    queries = Queries(database, "invariants")
-    rows = await queries.rows("broken")
+    rows = await Queries(database, "invariants").rows("broken")
     if history:
-        rows += await queries.rows("broken_history")
+        rows += await Queries(database, "invariants").rows("broken_history")
     return [f"{row['promise']}: {row['subject']}" for row in rows]

@@ -131,6 +131,16 @@ OF_A_DELETED_NODE = {
             "can't be made as it is set up",
         ),
         (
+            pod(
+                waiting(
+                    "CreateContainerConfigError",
+                    "failed to sync secret cache: timed out waiting for the condition",
+                )
+            ),
+            "starting",
+            "failed to sync secret cache",
+        ),
+        (
             pod({"terminated": {"exitCode": 137, "reason": "OOMKilled"}}),
             "exited",
             "it used more memory than it may have",

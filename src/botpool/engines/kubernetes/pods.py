@@ -34,6 +34,8 @@ _NEVER_STARTS = {
     "CreateContainerError": "its container can't be made",
     "RunContainerError": "its container can't be started",
 }
+_NOT_YET = "failed to sync "
+"""So a kubelet begins to say that it has not read a Secret or ConfigMap yet. It tries again."""
 _NOT_THERE = (
     "not found",
     "manifest unknown",
@@ -229,7 +231,7 @@ def _never_starts(bot: Mapping[str, Any], events: list[Object]) -> str | None:
     """Why a container that waits will never start, if that is so."""
     waiting = bot.get("waiting") or {}
     reason, message = waiting.get("reason", ""), waiting.get("message") or ""
-    if reason in _NEVER_STARTS:
+    if reason in _NEVER_STARTS and not message.startswith(_NOT_YET):
         return _sentence(_NEVER_STARTS[reason], message)
     if reason in PULLING:
         said = _pull_error(reason, message, events)

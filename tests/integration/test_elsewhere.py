@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -116,6 +117,32 @@ async def test_a_bot_does_not_leave_for_a_host_without_room_or_while_it_would_no
         await works.pool.queue.resume(Platform.GOOGLE_MEET, by="me")
         await tried(works)
         assert await host_of(works, waiting) == "b"
+
+
+async def test_a_bot_whose_pull_fails_before_it_is_seen_to_wait_leaves_at_once(
+    database: Database,
+) -> None:
+    async with working(database, hosts=("a", "b")) as works:
+        pulls_fail_on(works, "a")
+        await works.launched()
+        await tried(works)
+        woken = asyncio.Event()
+        pulls, assignments = works.store.pulls, works.pool.assignments
+        wake, record = pulls.wake, assignments.record_deployment
+
+        async def wake_early(*arguments: Any) -> None:
+            await wake(*arguments)
+            woken.set()
+
+        async def record_late(*arguments: Any, **more: Any) -> None:
+            await woken.wait()
+            await record(*arguments, **more)
+
+        pulls.wake = wake_early  # type: ignore[method-assign, assignment]
+        assignments.record_deployment = record_late  # type: ignore[method-assign, assignment]
+        later = await works.launched()
+        assert later.status is BotStatus.JOINING_CALL
+        assert await host_of(works, later) == "b"
 
 
 async def test_a_bot_that_comes_later_leaves_at_once(database: Database) -> None:

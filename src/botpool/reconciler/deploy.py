@@ -164,14 +164,17 @@ async def _wait_for_image(context: Context, pulls: Pulls, slot: Slot) -> float:
     """How many seconds to wait for the image. If it is not there, record that, and look again.
 
     A pull that ends after the recording wakes the slot; the second look sees a pull that ended
-    before.
+    before. If that was the last try in vain, the bot leaves for another host.
     """
     if await pulls.wait_for_image(slot) == NOW:
         return NOW
     await context.pool.assignments.record_deployment(
         slot, slot.deployment_ref, waits_for=WaitsFor.IMAGE
     )
-    return await pulls.wait_for_image(slot)
+    wait = await pulls.wait_for_image(slot)
+    if wait != NOW:
+        await _left_for_another_host(context, await context.store.slots.get(slot.id))
+    return wait
 
 
 async def _wait_for_turn(context: Context, slot: Slot) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -64,9 +64,17 @@ async def test_every_host_has_every_image_before_a_bot_asks(database: Database) 
 async def test_one_image_at_a_time_is_brought_to_a_host(database: Database) -> None:
     async with working(database, image_zoom="zoom:1") as works:
         another = await works.replica()
+        go, pull = asyncio.Event(), works.engine.pull
+
+        async def slow(*arguments: Any) -> bool:
+            await go.wait()
+            return await pull(*arguments)
+
+        works.engine.pull = slow  # type: ignore[method-assign, assignment]
         await works.reconciler.bring_images("simulated", "a")
         await another.bring_images("simulated", "a")
         assert [pull.status for pull in await works.store.pulls.all()] == ["pulling"]
+        go.set()
         await works.reconciler.pulls_finished()
 
 
